@@ -1,0 +1,151 @@
+"""An agent as a slot thread drives it: open, one turn per run, park or close.
+
+The slot thread calls `turn` and blocks; witnesses extend the deadline of `AgentSpec.agent_id` meanwhile. An agent
+never writes to SQL or Redis; what it says comes back in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Protocol
+
+MAX_RESULT_BYTES = 1024 * 1024
+"""Result text kept in the row; what is longer lies as a blob (source: details.md, Defaults)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KillLadder:
+    """Graces of the rungs between a cancel and SIGKILL of the tree: the profile's interrupt key, SIGINT, SIGTERM."""
+
+    key: timedelta = timedelta(seconds=5)
+    interrupt: timedelta = timedelta(seconds=5)
+    terminate: timedelta = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSpec:
+    """What is needed to open an agent.
+
+    `agent_id`: unique per opening, chosen by the caller, names the tree at the host. `env`: additions to the profile's
+    clean environment (already resolved, no secret references). `home`: HOME of the agent, created if missing.
+    `session_ref`: the program's own name for the conversation, when a profile can resume. `deadline_boottime`: see
+    ports/terminal.py.
+    """
+
+    agent_id: str
+    session_id: str
+    workspace_id: str
+    profile: str
+    run_id: str
+    attempt: int
+    worker_id: str
+    cwd: str
+    home: str
+    deadline_boottime: float
+    env: Mapping[str, str] = field(default_factory=dict)
+    session_ref: str | None = None
+    uid: int | None = None
+    gid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """One run's input. `timeout`: for this attempt, None = none. `ladder`: graces used for a cancel; a timeout kills
+    at once."""
+
+    run_id: str
+    attempt: int
+    input: str
+    timeout: timedelta | None = None
+    ladder: KillLadder = KillLadder()
+
+
+class TurnControl(Protocol):
+    """The caller's hand on a running turn. Called from the slot thread only."""
+
+    def cancel_requested(self) -> bool:
+        """Whether the run is to be cancelled. Asked at least four times a second; must be cheap (an Event)."""
+
+    def on_output(self, text: str) -> None:
+        """Progress: new text of the answer, cleaned, in order, at most four calls a second. Must not block."""
+
+
+class TurnStatus(StrEnum):
+    """Terminal statuses of a run as its agent sees them."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnResult:
+    """The outcome of a turn.
+
+    `output`: the answer as text, at most MAX_RESULT_BYTES in UTF-8, cut in the middle with a marker; the whole
+    (bounded by the recording's cap) lies under `output_blob` then. `exit_code`: of the command or program, -N for
+    signal N. `error_code`: stable name (`exit_nonzero`, `agent_exited`, `agent_raised`, `input_rejected`,
+    `agent_not_reading`, `host_lost`, `agent_unkillable`, ...). `host_lost` is no fault of the run: its outcome is a
+    matter of the recovery policy. `keep_warm`: the agent lives, is idle and may be parked for the session's next run.
+    `tree_empty`: the tree was verified empty (always False while `keep_warm`); False and not warm → call `close`.
+    `recording`: blob key of this attempt's asciicast. `dropped_bytes`: output that no consumer saw in time (event
+    `output_truncated`).
+    """
+
+    status: TurnStatus
+    output: str = ""
+    output_blob: str | None = None
+    exit_code: int | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    keep_warm: bool = False
+    tree_empty: bool = False
+    recording: str | None = None
+    dropped_bytes: int = 0
+    session_ref: str | None = None
+
+
+class Agent(Protocol):
+    """One opened agent. Used by one thread at a time; `alive`, `close` may be called by another."""
+
+    @property
+    def agent_id(self) -> str: ...
+
+    @property
+    def warm(self) -> bool:
+        """Whether it lives, is idle and may be kept parked."""
+
+    def bind(self, *, run_id: str, attempt: int) -> None:
+        """A warm agent gets its next run: a recording of its own begins. `open` has bound the first one."""
+
+    def turn(self, request: TurnRequest, control: TurnControl) -> TurnResult:
+        """Give the input, wait for the answer. Everything the agent does wrong is a result, not an exception.
+
+        Raises LeaseError `fenced` when the deadman killed it (deadline or late rule): write nothing, the session may
+        be somebody else's.
+        """
+
+    def alive(self) -> bool:
+        """Whether the root process lives."""
+
+    def close(self, grace: timedelta) -> bool:
+        """End the agent: politely within `grace`, then the whole tree. True when it was verified empty. Repeatable."""
+
+
+class AgentFactory(Protocol):
+    """Opens agents by profile."""
+
+    def profiles(self) -> tuple[str, ...]:
+        """Names of the profiles it can open."""
+
+    def open(self, spec: AgentSpec) -> Agent:
+        """Start the program and wait until it is ready. Whatever fails, no tree is left behind.
+
+        Raises RequestError `unknown_agent`; AgentError `program_not_found`, `spawn_failed`, `spawn_too_large`,
+        `agent_not_ready`, `deadline_passed`, `agent_unkillable` (the failed opening's tree could not be emptied);
+        Unavailable `host_lost`; LeaseError `fenced`.
+        """
