@@ -1,0 +1,1 @@
+"""The controller process: which service ticks how often, leader only or not."""

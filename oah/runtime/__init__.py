@@ -1,0 +1,1 @@
+"""How long-lived things run, knowing nothing of runs: component, loop, group, signals, leadership, logging."""

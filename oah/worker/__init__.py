@@ -1,0 +1,1 @@
+"""The worker process: slots, claimer, settler, ear, the two witnesses, drain. What is judged is judged in core/policy."""
