@@ -1,0 +1,60 @@
+# Works from a fresh clone with Python 3.11+, make and git. `make help` lists the targets.
+
+PYTHON ?= python3
+VENV   ?= .venv
+# Arguments for pytest: make test ARGS="tests/unit -x"
+ARGS   ?=
+DEMO   ?= $(VENV)/bin/python -m oah.cli.demo
+BENCH  ?= $(VENV)/bin/python -m benchmarks
+
+# Deferred variables: asked only by the recipes that use them.
+PIP     = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+RUN_OK := $(VENV)/.installed-run
+DEV_OK := $(VENV)/.installed-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench clean
+
+help: ## This list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "OAH needs Python 3.11 or newer, %s is %d.%d; try: make PYTHON=python3.12 ..." % (sys.executable, v[0], v[1]))'
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV) || { echo "the venv module is missing (on Debian: apt-get install python3-venv)" >&2; exit 1; }
+
+# The stamps are older than what they were made from only when something changed: a second run starts at once.
+$(RUN_OK): pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing OAH into $(VENV)"
+	@$(PIP) --editable .
+	@touch $@
+
+$(DEV_OK): pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing OAH and its test tools into $(VENV)"
+	@$(PIP) --editable '.[dev]'
+	@touch $(RUN_OK) $@
+
+setup: $(DEV_OK) ## Create the environment with everything that tests and lint need
+
+demo: $(RUN_OK) ## The main job on this machine: queues, terminals, a worker killed, its run recovered
+	@$(DEMO)
+
+test: $(DEV_OK) ## Set-up and the whole test suite (ARGS="tests/unit -x" narrows it)
+	@$(VENV)/bin/python -m pytest $(ARGS)
+
+lint: $(DEV_OK) ## ruff, mypy --strict, import contracts
+	@$(VENV)/bin/ruff check
+	@$(VENV)/bin/ruff format --check
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports --no-logo
+
+format: $(DEV_OK) ## Let ruff fix and format
+	@$(VENV)/bin/ruff check --fix
+	@$(VENV)/bin/ruff format
+
+bench: $(DEV_OK) ## Benchmarks; JSON on standard output
+	@$(BENCH)
+
+clean: ## Remove the environment and caches (never data directories)
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
