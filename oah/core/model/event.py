@@ -1,0 +1,52 @@
+"""Events: what happened to a session, numbered without gaps under the session's row lock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from oah.core.model.ids import RunId, SessionId
+
+
+class EventType(StrEnum):
+    """The types that the outside interface names."""
+
+    RUN_QUEUED = "run.queued"
+    RUN_STARTED = "run.started"
+    RUN_OUTPUT = "run.output"
+    RUN_WAITING_TOOL = "run.waiting_tool"
+    RUN_RESUMED = "run.resumed"
+    RUN_RECOVERED = "run.recovered"
+    RUN_RELEASED = "run.released"
+    RUN_COMPLETED = "run.completed"
+    RUN_FAILED = "run.failed"
+    RUN_CANCELLED = "run.cancelled"
+    RUN_TIMED_OUT = "run.timed_out"
+    RUN_QUARANTINED = "run.quarantined"
+    QUEUE_UPDATED = "queue.updated"
+
+    @property
+    def ends_run(self) -> bool:
+        """The last event of a run, after which its stream ends."""
+        return self in (
+            EventType.RUN_COMPLETED,
+            EventType.RUN_FAILED,
+            EventType.RUN_CANCELLED,
+            EventType.RUN_TIMED_OUT,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One row of ``run_events``; ``number`` is the session's sequence."""
+
+    session_id: SessionId
+    number: int
+    run_id: RunId | None
+    attempt: int
+    type: str
+    data: Mapping[str, Any]
+    at: datetime

@@ -1,0 +1,153 @@
+"""Runs: one unit of work on a session, and what can be said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from oah.core.model.ids import ClaimToken, RunId, SessionId, WorkerId, WorkspaceId
+
+
+class RunStatus(StrEnum):
+    """Where a run is in its life. The transitions are in ``core/lifecycle.py``."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING_TOOL = "waiting_tool"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+
+    @property
+    def active(self) -> bool:
+        """A worker owns the run now."""
+        return self in (RunStatus.RUNNING, RunStatus.WAITING_TOOL)
+
+    @property
+    def terminal(self) -> bool:
+        """Nothing more will happen without an operator."""
+        return self in (RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TIMED_OUT)
+
+
+class RunClass(StrEnum):
+    """The class a run is submitted in."""
+
+    INTERACTIVE = "interactive"
+    SUBAGENT = "subagent"
+    BACKGROUND = "background"
+
+
+class ReadyClass(StrEnum):
+    """The class a session waits in: that of the highest waiting run, or an internal one."""
+
+    RESUME = "resume"
+    INTERACTIVE = "interactive"
+    SUBAGENT = "subagent"
+    BACKGROUND = "background"
+    SUSPECT = "suspect"
+    """The first eligible run has a recovery behind it; never raised out of it by a further run."""
+
+
+class RecoveryState(StrEnum):
+    """What recovery did with a run last."""
+
+    REQUEUED = "requeued"
+    FAILED = "failed"
+    QUARANTINED = "quarantined"
+
+
+class StartReason(StrEnum):
+    """Why an attempt was started. Every start but the first has a recorded reason."""
+
+    FIRST = "first"
+    RECOVERED = "recovered"
+    RELEASED = "released"
+    RETRIED = "retried"
+    REQUEUED = "requeued"
+
+
+@dataclass(frozen=True, slots=True)
+class RunError:
+    """Why a run did not complete: a stable code and words for a person."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A row of ``runs`` as everybody but the hot path sees it."""
+
+    id: RunId
+    session_id: SessionId
+    workspace_id: WorkspaceId
+    position: int
+    run_class: RunClass
+    status: RunStatus
+    input: str
+    created_at: datetime
+    queued_at: datetime
+    deferred: bool = False
+    due_at: datetime | None = None
+    attempt: int = 0
+    recovery_attempts: int = 0
+    failed_attempts: int = 0
+    max_retries: int = 0
+    timeout: timedelta | None = None
+    deadline_at: datetime | None = None
+    parent_run_id: RunId | None = None
+    worker_id: WorkerId | None = None
+    claim_token: ClaimToken | None = None
+    cancel_requested_at: datetime | None = None
+    cancel_requested_by: str | None = None
+    result: str | None = None
+    result_blob: str | None = None
+    exit_code: int | None = None
+    error: RunError | None = None
+    recovery: Mapping[str, Any] | None = None
+    recovery_state: RecoveryState | None = None
+    note: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    heartbeat_at: datetime | None = None
+    """The owner row's ``seen_at`` while the run is active."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The n-th execution of a run, as recorded in ``run_attempts``."""
+
+    run_id: RunId
+    attempt: int
+    reason: StartReason
+    worker_id: WorkerId
+    agent: str
+    """``warm``, ``resumed``, ``fresh`` or ``repaired``."""
+    home: str | None
+    recording_blob: str | None
+    started_at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended, as the worker saw it."""
+
+    status: RunStatus
+    output: str = ""
+    """The agent's answer as text, at most 1 MiB; the rest is in ``result_blob``."""
+    result_blob: str | None = None
+    exit_code: int | None = None
+    error: RunError | None = None
+    recording_blob: str | None = None
+    agent: str = "fresh"
+
+
+PRIORITY = (ReadyClass.RESUME, ReadyClass.INTERACTIVE, ReadyClass.SUBAGENT, ReadyClass.BACKGROUND, ReadyClass.SUSPECT)
+"""Classes from the highest to the lowest."""

@@ -1,0 +1,60 @@
+"""Sessions: durable conversations with one agent program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from oah.core.model.ids import SessionId, WorkspaceId
+from oah.core.model.lane import Lane
+
+
+class SessionState(StrEnum):
+    """Whether a session takes runs."""
+
+    OPEN = "open"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+class HoldReason(StrEnum):
+    """Why no run of a session may start."""
+
+    BACKOFF = "backoff"
+    PAUSED = "paused"
+    UNKILLABLE = "unkillable"
+
+
+class Place(StrEnum):
+    """The state of a session in the broker; absent means idle."""
+
+    IDLE = "idle"
+    READY = "ready"
+    LEASED = "leased"
+    PARKED = "parked"
+    HELD = "held"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A row of ``sessions``."""
+
+    id: SessionId
+    workspace_id: WorkspaceId
+    lane: Lane
+    state: SessionState
+    created_at: datetime
+    queued_count: int = 0
+    event_seq: int = 0
+    holds: Mapping[HoldReason, datetime | None] = field(default_factory=dict)
+    """Reason → when it ends by itself (None: only by somebody's decision)."""
+    session_ref: str | None = None
+    cwd: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    title: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    closed_at: datetime | None = None
