@@ -46,7 +46,7 @@ class WorkerSettings(Section):
     pool: str = "default"
     slots: int = Field(default=8, ge=1, le=512)
     parked: int | None = Field(default=None, ge=0)
-    """Parked sessions; None: 2 × slots."""
+    """Parked sessions; None means twice the slots."""
     warm_idle_seconds: float = Field(default=600, gt=0)
     affinity_seconds: float = Field(default=2, ge=0)
     drain_grace_seconds: float = Field(default=60, ge=0)

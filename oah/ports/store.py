@@ -337,6 +337,24 @@ class StoreCounts:
     """Owner rows whose mark is older than the lease given."""
 
 
+class CommandKind(StrEnum):
+    """What an operator asks of one worker; a row in SQL, control only says "look"."""
+
+    CORDON = "cordon"
+    UNCORDON = "uncordon"
+    DRAIN = "drain"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCommand:
+    """A row of ``worker_commands`` that the worker has not seen yet."""
+
+    id: int
+    worker_id: WorkerId
+    kind: CommandKind
+    by: str
+
+
 class WorkStore(Protocol):
     """The hot path: accept, start, settle, mark."""
 
@@ -381,6 +399,10 @@ class WorkStore(Protocol):
     def promote(self, runs: Sequence[RunId], holds_ended: Sequence[SessionId], epoch: EpochId) -> list[QueuedSession]:
         """Clear ``deferred`` (with a new position) of runs that are due and end holds that have ended; idempotent.
         Returns the sessions concerned for ``ensure``/``hold`` (also those with nothing left: ``ready_class`` None)."""
+        ...
+
+    def take_commands(self, worker_id: WorkerId) -> list[WorkerCommand]:
+        """Commands for this worker, oldest first, each handed out once."""
         ...
 
 
@@ -488,6 +510,10 @@ class CatalogStore(Protocol):
     def events(self, session_id: SessionId, *, after: int, limit: int, run_id: RunId | None = None) -> list[Event]: ...
     def events_since(self, cursors: Mapping[SessionId, int], *, limit: int) -> list[Event]:
         """For a tailer: events of many sessions after their cursors, in one statement."""
+        ...
+
+    def command_worker(self, worker_id: WorkerId, kind: CommandKind, *, by: str) -> None:
+        """Write a command (and an audit row)."""
         ...
 
     def counts(self, workspace_id: WorkspaceId | None, *, lease: timedelta) -> StoreCounts: ...
