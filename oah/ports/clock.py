@@ -21,7 +21,7 @@ class Clock(Protocol):
         """Seconds that never go back; may stand still while the machine sleeps. For waits and measured durations."""
 
     def boottime(self) -> float:
-        """CLOCK_BOOTTIME in seconds: the same for all processes of this machine, goes on during sleep. For deadlines."""
+        """CLOCK_BOOTTIME in seconds: one for all processes of this machine, goes on during sleep. For deadlines."""
 
 
 class Ids(Protocol):

@@ -2,7 +2,8 @@
 
 Names and labels are those of the one table (`oah/adapters/prometheus/table.py`). A name, a label or a label value that
 the table does not know raises `Broken` there, so that a typo fails its first test instead of vanishing. Labels are
-never ids: they come from closed sets or from configuration.
+never ids: they come from closed sets or from configuration. A trailing underscore is dropped: `class_="interactive"` is
+the label `class`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,227 @@
+"""Every metric of OAH, in one table. What is not here does not exist.
+
+Labels are closed sets, or *open*: bounded by configuration (lanes, route templates) and cut off at `OPEN_VALUES`, after
+which further values are counted as `other`. Ids are never labels. Durations are seconds, sizes bytes.
+
+Gauges marked "leader" are measured in the stores by the leader alone; no other process shows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+OPEN_VALUES = 200
+"""Distinct values an open label may take in one process before the rest becomes `other`."""
+
+OTHER = "other"
+
+
+class Kind(StrEnum):
+    """What a figure is."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row: `labels` maps a label to its closed set of values, or to None when it is open."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
+    buckets: tuple[float, ...] = ()
+
+
+def _of(*values: str) -> frozenset[str]:
+    return frozenset(values)
+
+
+_CLASS = _of("interactive", "subagent", "background")
+_READY_CLASS = _CLASS | {"resume", "suspect"}
+_STATUS = _of("completed", "failed", "cancelled", "timed_out")
+_WAITS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
+_DURATIONS = (0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400, 86400)
+_CALLS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+
+
+def _counter(name: str, help_: str, /, **labels: frozenset[str] | None) -> Metric:
+    return Metric(name, Kind.COUNTER, help_, {key.rstrip("_"): values for key, values in labels.items()})
+
+
+def _gauge(name: str, help_: str, /, **labels: frozenset[str] | None) -> Metric:
+    return Metric(name, Kind.GAUGE, help_, {key.rstrip("_"): values for key, values in labels.items()})
+
+
+def _histogram(name: str, help_: str, buckets: tuple[float, ...], /, **labels: frozenset[str] | None) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, help_, {key.rstrip("_"): values for key, values in labels.items()}, buckets)
+
+
+_RUNS = (
+    _counter("oah_runs_submitted_total", "Runs accepted: their rows are committed", class_=_CLASS),
+    _counter("oah_submits_refused_total", "Submits refused, by the code of the problem", code=None),
+    _counter(
+        "oah_runs_started_total",
+        "Attempts started, by why",
+        class_=_READY_CLASS,
+        reason=_of("first", "recovered", "released", "retried", "requeued", "resumed"),
+    ),
+    _counter("oah_runs_settled_total", "Runs that reached a terminal status", status=_STATUS, class_=_READY_CLASS),
+    _histogram("oah_run_wait_seconds", "Eligible to started", _WAITS, class_=_READY_CLASS),
+    _histogram("oah_run_duration_seconds", "Started to settled, one attempt", _DURATIONS, status=_STATUS),
+    _counter(
+        "oah_recoveries_total",
+        "Decisions about runs whose owner is gone",
+        decision=_of("requeued", "failed", "quarantined", "cancelled", "freed"),
+    ),
+    _counter("oah_runs_quarantined_total", "Runs set aside after their recovery attempts were spent"),
+    _counter(
+        "oah_writes_refused_total",
+        "Writes that the fence in SQL refused; they changed nothing",
+        write=_of("start", "settle", "release", "event", "step", "wait", "resume", "mark", "recover", "cancel"),
+    ),
+    _counter(
+        "oah_output_truncated_total",
+        "Output cut at its bound",
+        what=_of("recording", "events", "result", "buffer"),
+    ),
+    _counter("oah_events_total", "Run events committed", type=None),
+)
+
+_DISPATCH = (
+    _counter("oah_claims_total", "Claims sent, by answer", answer=_of("ok", "empty", "epoch", "rebuilding", "error")),
+    _counter("oah_sessions_claimed_total", "Sessions that claims handed out", kind=_of("new", "parked")),
+    _counter(
+        "oah_starts_total",
+        "What the start statement answered per session",
+        answer=_of("started", "resumed", "active", "held", "suspect", "none", "late", "in_doubt"),
+    ),
+    _counter(
+        "oah_reconcile_repairs_total",
+        "Sessions and runs found without their place on two looks",
+        repair=_of("ready", "held", "restored", "freed", "cap", "due", "stale_key"),
+    ),
+    _counter("oah_relay_enqueued_total", "Runs enqueued by the relay instead of by their submit"),
+    _counter(
+        "oah_epochs_minted_total",
+        "New epochs, by what made the old one suspect",
+        reason=_of("first", "missing", "unknown", "server_changed", "slot", "asked"),
+    ),
+    _gauge("oah_epoch_state", "1 for the state the shard is in (leader)", state=_of("open", "rebuilding", "suspect")),
+    _gauge("oah_ready_sessions", "Ready sessions (leader)", lane=None, class_=_READY_CLASS),
+    _gauge("oah_oldest_ready_age_seconds", "Age of the longest ready session (leader)", lane=None),
+    _gauge("oah_queued_runs", "Queued runs, counted in SQL (leader)", class_=_CLASS),
+    _gauge("oah_deferred_runs", "Queued runs that wait for their due time (leader)"),
+    _gauge(
+        "oah_active_runs", "Running and waiting runs, counted in SQL (leader)", status=_of("running", "waiting_tool")
+    ),
+    _gauge("oah_running_runs_without_heartbeat", "Active runs whose mark is older than a lease (leader)"),
+    _gauge("oah_quarantined_runs", "Runs in quarantine (leader)"),
+    _gauge("oah_undispatched_runs", "Queued runs that no enqueue of this epoch is known for (leader)"),
+    _gauge("oah_leader", "1 in the process that holds the leader lease"),
+    _gauge("oah_recovery_on_hold", "1 while a stepped clock or a new leader holds recovery (leader)"),
+    _gauge("oah_clock_step_seconds", "Last step seen, against CLOCK_BOOTTIME (leader)", clock=_of("redis", "database")),
+)
+
+_WORKERS = (
+    _gauge(
+        "oah_workers_active",
+        "Workers whose heartbeat is fresh (leader)",
+        state=_of("starting", "idle", "busy", "stopping"),
+    ),
+    _gauge("oah_worker_state", "1 for the state of this worker", state=_of("starting", "idle", "busy", "stopping")),
+    _gauge("oah_worker_cordoned", "1 while this worker takes no new runs"),
+    _gauge("oah_worker_slots", "Slots of this worker"),
+    _gauge("oah_worker_slots_busy", "Slots whose agent is at work"),
+    _gauge("oah_worker_parked", "Parked sessions of this worker"),
+    _gauge("oah_outcomes_unsettled", "Outcomes of ended attempts that are not committed yet"),
+    _counter(
+        "oah_renewals_total",
+        "Leases in Redis, per renewal",
+        outcome=_of("extended", "expired", "lost", "epoch", "error"),
+    ),
+    _counter("oah_marks_total", "Owner rows in SQL, per mark", outcome=_of("kept", "lost", "error")),
+    _gauge("oah_witness_age_seconds", "Age of the last confirmation of this worker", witness=_of("renew", "mark")),
+    _counter("oah_leases_lost_total", "Sessions this worker lost the right to", how=_of("told", "deadline", "fenced")),
+    _counter("oah_leases_returned_total", "Leases of this worker that it did not know and gave back"),
+    _counter(
+        "oah_agents_opened_total",
+        "Agents a slot got for an attempt",
+        agent=_of("warm", "resumed", "fresh", "repaired"),
+    ),
+    _counter(
+        "oah_agents_killed_total",
+        "Agents whose tree was killed",
+        reason=_of("deadman", "lost", "cancel", "timeout", "drain", "close", "host_lost", "swept", "unkillable"),
+    ),
+    _counter("oah_agent_host_restarts_total", "PTY hosts started again after they failed"),
+)
+
+_EDGES = (
+    _counter(
+        "oah_http_requests_total",
+        "HTTP requests answered",
+        route=None,
+        method=_of("GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"),
+        status=None,
+    ),
+    _histogram("oah_http_request_seconds", "Time to the answer's last byte, streams excepted", _CALLS, route=None),
+    _gauge("oah_streams_open", "Event streams held open"),
+    _counter(
+        "oah_redis_errors_total",
+        "Calls that Redis did not answer well",
+        kind=_of("timeout", "connection", "backpressure", "noscript", "loading", "moved", "other"),
+    ),
+    _counter(
+        "oah_sql_errors_total",
+        "Transactions that the database did not commit well",
+        kind=_of("timeout", "connection", "busy", "conflict", "data", "in_doubt", "other"),
+    ),
+    _histogram("oah_script_seconds", "Redis scripts, as the caller waits for them", _CALLS, script=None),
+    _histogram("oah_sql_seconds", "Transactions, as the caller waits for them", _CALLS, work=None),
+    _histogram("oah_batch_size", "Members of a batch of store work", (1, 2, 4, 8, 16, 32, 64, 128), work=None),
+)
+
+_PROCESS = (
+    _gauge(
+        "oah_build_info",
+        "Always 1",
+        version=None,
+        process=_of("api", "worker", "controller", "gateway", "demo", "test"),
+    ),
+    _counter("oah_loop_passes_total", "Passes of long-lived loops", loop=None),
+    _counter("oah_loop_failures_total", "Passes that a dependency's absence ended", loop=None),
+    _histogram("oah_loop_pass_seconds", "Duration of a pass", _CALLS, loop=None),
+)
+
+METRICS: tuple[Metric, ...] = (*_RUNS, *_DISPATCH, *_WORKERS, *_EDGES, *_PROCESS)
+
+STANDARD: frozenset[str] = frozenset(
+    {
+        "process_cpu_seconds_total",
+        "process_max_fds",
+        "process_open_fds",
+        "process_resident_memory_bytes",
+        "process_start_time_seconds",
+        "process_virtual_memory_bytes",
+        "up",
+    }
+)
+"""Names that the client library and the scraper add; dashboards may use them too."""
+
+TABLE: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
+
+
+def exposed_names(metrics: Iterable[Metric] = METRICS) -> frozenset[str]:
+    """Every series name that a query may use: histograms count three times."""
+    names = set(STANDARD)
+    for metric in metrics:
+        if metric.kind is Kind.HISTOGRAM:
+            names |= {f"{metric.name}_bucket", f"{metric.name}_sum", f"{metric.name}_count"}
+        else:
+            names.add(metric.name)
+    return frozenset(names)
