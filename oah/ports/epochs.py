@@ -1,0 +1,19 @@
+"""Which epoch a process believes in."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from oah.core.model.ids import EpochId
+
+
+class EpochSource(Protocol):
+    """The current epoch id, cached; SQL is asked when Redis contradicts."""
+
+    def current(self) -> EpochId:
+        """The id to name in broker calls. Raises Unavailable while SQL cannot be asked for the first one."""
+        ...
+
+    def refresh(self) -> EpochId:
+        """Read the id from SQL again, after an ``EpochMismatch``. Raises Unavailable."""
+        ...

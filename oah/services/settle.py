@@ -1,0 +1,110 @@
+"""Settle: record outcomes under the fence, then tell Redis where the sessions go. SQL first, always."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oah.core.model.ids import ClaimToken, SessionId
+from oah.errors import InDoubt, LeaseError, Unavailable
+from oah.ports.broker import Broker, Ensure, Free, Target
+from oah.ports.epochs import EpochSource
+from oah.ports.store import AfterRun, OutputChunk, RunFence, Settlement, Store
+from oah.ports.telemetry import Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A session whose run is over: what SQL said, and whether its agent stays warm."""
+
+    session_id: SessionId
+    token: ClaimToken
+    after: AfterRun
+    parked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SettleRuns:
+    """``commit`` writes a batch in one transaction, ``place`` frees the sessions in one round trip."""
+
+    store: Store
+    broker: Broker
+    epochs: EpochSource
+    telemetry: Telemetry
+
+    def commit(self, batch: Sequence[Settlement]) -> list[AfterRun]:
+        """Raises Unavailable: nothing is known to be written, try again; a repeated settle changes nothing.
+
+        An outcome in doubt is looked up under the lock; in doubt it stays until that look succeeds.
+        """
+        try:
+            replies = self.store.settle(batch)
+        except InDoubt:
+            self.telemetry.count("oah_sql_errors_total", kind="in_doubt")
+            replies = self.store.settle_outcome(batch)
+            again = [i for i, reply in enumerate(replies) if not reply.applied and reply.status and reply.status.active]
+            for i, reply in zip(again, self.store.settle([batch[i] for i in again]) if again else [], strict=True):
+                replies[i] = reply
+        for settlement, reply in zip(batch, replies, strict=True):
+            if not reply.applied:
+                self.telemetry.count("oah_writes_refused_total", write="settle")
+            else:
+                self.telemetry.count(
+                    "oah_runs_settled_total",
+                    status=str(reply.status or settlement.outcome.status),
+                    class_="interactive",
+                )
+        return replies
+
+    def release(self, fences: Sequence[RunFence]) -> list[AfterRun]:
+        """Back to queued, nothing counted. The caller has verified that the trees are empty."""
+        try:
+            replies = self.store.release(fences)
+        except InDoubt:
+            # A repeated release of a released run is refused by the fence and changes nothing.
+            replies = self.store.release(fences)
+        for reply in replies:
+            if not reply.applied:
+                self.telemetry.count("oah_writes_refused_total", write="release")
+        return replies
+
+    def output(self, chunks: Sequence[OutputChunk]) -> list[int | None]:
+        """Append ``run.output`` events; what the fence refuses is counted."""
+        numbers = self.store.output(chunks)
+        for number in numbers:
+            if number is None:
+                self.telemetry.count("oah_writes_refused_total", write="event")
+        return numbers
+
+    def place(self, ended: Sequence[Ended]) -> list[SessionId]:
+        """Free the sessions. Raises Unavailable or LeaseError: repeat it; the lease ends otherwise.
+
+        Returns the parked sessions of this worker that are called already (a run waits in them).
+        """
+        if not ended:
+            return []
+        epoch = self.epochs.current()
+        self.broker.free(epoch, [self._free(item) for item in ended])
+        called = [item for item in ended if item.parked and item.after.waiting is not None]
+        self.broker.publish([(i.session_id, i.after.event_number) for i in ended if i.after.event_number])
+        return [item.session_id for item in called]
+
+    def ensure(self, sessions: Sequence[Ensure]) -> None:
+        """Make sure that sessions with waiting runs are called (parked ones enter their owner's ready set)."""
+        if not sessions:
+            return
+        try:
+            self.broker.ensure(self.epochs.current(), sessions)
+        except (Unavailable, LeaseError):
+            self.telemetry.count("oah_redis_errors_total", kind="other")
+
+    @staticmethod
+    def _free(item: Ended) -> Free:
+        after = item.after
+        if item.parked and not after.held:
+            return Free(item.session_id, item.token, Target.PARKED, after.waiting)
+        if after.held:
+            return Free(item.session_id, item.token, Target.HELD, None, after.until_in, after.held)
+        if after.waiting is not None:
+            return Free(item.session_id, item.token, Target.READY, after.waiting)
+        return Free(item.session_id, item.token, Target.IDLE)

@@ -1,0 +1,148 @@
+"""Start: SQL picks the run of each claimed session, or says why there is none.
+
+The answers that are no start are put right in Redis at once: an owner that SQL names gets its lease back, a held
+session is held, a suspect without a place waits in its class, a session with nothing eligible becomes idle (unless a
+run was heard of meanwhile). If Redis does not answer, the sessions stay leased and unlisted: the next renewal returns
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from oah.core.model.ids import ClaimToken, SessionId, WorkerId
+from oah.core.model.run import ReadyClass
+from oah.errors import LeaseError, Unavailable
+from oah.ports.broker import Broker, Claimed, Free, Release, Restore, Target
+from oah.ports.epochs import EpochSource
+from oah.ports.store import (
+    AlreadyActive,
+    IsHeld,
+    IsSuspect,
+    NothingEligible,
+    StartClaim,
+    Started,
+    StartReply,
+    Store,
+)
+from oah.ports.telemetry import Telemetry
+
+_ANSWERS: dict[type, str] = {
+    Started: "started",
+    AlreadyActive: "active",
+    IsHeld: "held",
+    IsSuspect: "suspect",
+    NothingEligible: "none",
+}
+
+
+def _move(claim: Claimed, reply: StartReply, *, in_doubt: bool) -> Free | Release | None:
+    """Where a claimed session goes that SQL did not start; None: it started, or its owner gets it back."""
+    session_id, token = claim.session_id, claim.token
+    match reply:
+        case IsHeld(reasons=reasons, until_in=until_in):
+            return Free(session_id, token, Target.HELD, None, until_in, reasons)
+        case IsSuspect():
+            return Release(session_id, token, ReadyClass.SUSPECT)
+        case NothingEligible():
+            if claim.parked:  # its agent lives on
+                return Free(session_id, token, Target.PARKED)
+            if in_doubt:  # never started, so its run still waits
+                return Release(session_id, token, claim.ready_class)
+            return Free(session_id, token, Target.IDLE)
+        case Started() | AlreadyActive():
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class StartRuns:
+    """One batch: ``choose`` commits in SQL, ``place`` tells Redis about the sessions that were not started."""
+
+    store: Store
+    broker: Broker
+    epochs: EpochSource
+    telemetry: Telemetry
+    lease: timedelta
+
+    def choose(self, worker_id: WorkerId, claims: Sequence[StartClaim]) -> list[StartReply]:
+        """One transaction. Raises InDoubt (ask ``outcome``) and Unavailable (release the claims)."""
+        replies = self.store.start(worker_id, self.epochs.current(), claims)
+        self._count(replies)
+        return replies
+
+    def outcome(self, worker_id: WorkerId, claims: Sequence[StartClaim]) -> list[StartReply]:
+        """What an ``InDoubt`` start did, read under the lock. Raises Unavailable: ask again, release nothing."""
+        self.telemetry.count("oah_starts_total", len(claims), answer="in_doubt")
+        return self.store.start_outcome(worker_id, claims)
+
+    def place(self, claimed: Sequence[Claimed], replies: Sequence[StartReply], *, in_doubt: bool = False) -> None:
+        """Put right in Redis what was not started."""
+        moves = [_move(c, r, in_doubt=in_doubt) for c, r in zip(claimed, replies, strict=True)]
+        frees = [move for move in moves if isinstance(move, Free)]
+        releases = [move for move in moves if isinstance(move, Release)]
+        active = [
+            (c.session_id, c.token) for c, r in zip(claimed, replies, strict=True) if isinstance(r, AlreadyActive)
+        ]
+        try:
+            self._restore(active)
+            epoch = self.epochs.current()
+            if frees:
+                self.broker.free(epoch, frees)
+            if releases:
+                self.broker.release(epoch, releases)
+        except (Unavailable, LeaseError):
+            self.telemetry.count("oah_redis_errors_total", kind="other")
+
+    def give_back(self, claimed: Sequence[Claimed]) -> None:
+        """Release claims that will not be started (too late, draining, SQL away). A parked one stays parked."""
+        releases = [Release(c.session_id, c.token, c.ready_class) for c in claimed if not c.parked]
+        parked = [Free(c.session_id, c.token, Target.PARKED) for c in claimed if c.parked]
+        try:
+            epoch = self.epochs.current()
+            if releases:
+                self.broker.release(epoch, releases)
+            if parked:
+                self.broker.free(epoch, parked)
+        except (Unavailable, LeaseError):
+            self.telemetry.count("oah_redis_errors_total", kind="other")
+
+    def started(self, sessions: Sequence[SessionId], hints: Sequence[tuple[SessionId, int]]) -> None:
+        """After the start: pop one head of each session's hint list and tell the tailers. Best effort."""
+        try:
+            self.broker.popped(self.epochs.current(), sessions)
+            self.broker.publish(hints)
+        except (Unavailable, LeaseError):
+            self.telemetry.count("oah_redis_errors_total", kind="other")
+
+    def _restore(self, claims: Sequence[tuple[SessionId, ClaimToken]]) -> None:
+        if not claims:
+            return
+        over = dict(claims)
+        owners = {row.session_id: row for row in self.store.owners_of(list(over))}
+        restores = [
+            Restore(
+                session_id=row.session_id,
+                worker_id=row.worker_id,
+                token=row.token,
+                parked=row.parked,
+                lane=row.lane,
+                workspace_id=row.workspace_id,
+                ready_class=row.ready_class or ReadyClass.INTERACTIVE,
+                life=max(self.lease - row.age, timedelta(0)),
+                over=over[row.session_id],
+            )
+            for row in owners.values()
+        ]
+        epoch = self.epochs.current()
+        if restores:
+            self.broker.restore(epoch, restores)
+        # The owner settled between the start and this look: hand the session back, a run may wait in it.
+        gone = [Release(s, t, ReadyClass.INTERACTIVE) for s, t in claims if s not in owners]
+        if gone:
+            self.broker.release(epoch, gone)
+
+    def _count(self, replies: Sequence[StartReply]) -> None:
+        for reply in replies:
+            self.telemetry.count("oah_starts_total", answer=_ANSWERS[type(reply)])
