@@ -1,1 +1,8 @@
-"""The Python SDK that users import: `Client` (submit, wait, stream, cancel). Always sends idempotency keys."""
+"""The Python SDK that users import: `Client` (submit, wait, stream, cancel). Always sends idempotency keys.
+
+Answers are the JSON documents of the HTTP interface as plain dicts; errors are those of `oah.errors`.
+"""
+
+from oah.client.client import Client, Event, SubmitItem
+
+__all__ = ["Client", "Event", "SubmitItem"]

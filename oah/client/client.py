@@ -1,0 +1,394 @@
+"""The synchronous client: one method per thing the HTTP interface does.
+
+``Client(url, key)`` is safe to use from many threads; a context manager closes it. Documents are dicts as the HTTP
+reference names them. Lists come as whole lists (pages are followed) unless ``limit`` is given.
+
+Sessions:   create_session, sessions, session, update_session, close_session, session_queue, pause_session,
+            resume_session
+Runs:       submit, submit_many, run, runs, wait, stream, cancel, requeue, send_input, note, result, attempts, steps,
+            recording
+Fleet:      workers, worker, cordon, uncordon, drain, queue, recovery, controller, agents
+Tenancy:    workspaces, workspace, create_workspace, update_workspace, keys, create_key, revoke_key
+Health:     health, ready, metrics
+
+Errors are those of ``oah.errors``: RequestError and its kinds for what the caller can fix, Unavailable when the API or
+its database did not answer after all retries. ``wait`` raises TimeoutError when its time is up; the run goes on.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, TypedDict
+from urllib.parse import quote
+
+import httpx
+
+from oah.client.sse import RUN_ENDS, Event, follow
+from oah.client.transport import Json, Transport
+from oah.errors import NotFound
+
+__all__ = ["Client", "Event", "SubmitItem", "TERMINAL"]
+
+TERMINAL = frozenset({"completed", "failed", "cancelled", "timed_out"})
+PAGE = 200
+
+
+class SubmitItem(TypedDict, total=False):
+    """One item of ``submit_many``; ``session_id`` and ``input`` are required, a missing key is generated."""
+
+    session_id: str
+    input: str
+    idempotency_key: str
+    run_class: str
+    delay_seconds: float
+    timeout_seconds: float
+    metadata: Mapping[str, Any]
+
+
+class Client:
+    """A connection to one API. ``timeout`` (seconds) bounds each answer, ``retries`` how often a call is repeated."""
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8787",
+        key: str | None = None,
+        *,
+        timeout: float = 30.0,
+        retries: int = 5,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._api = Transport(url, key, timeout=timeout, retries=retries, transport=transport)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._api.close()
+
+    # --- sessions ---------------------------------------------------------------------------------------------------
+
+    def create_session(
+        self,
+        agent: str,
+        *,
+        pool: str | None = None,
+        workspace: str | None = None,
+        title: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Json:
+        """A new conversation with ``agent``. Raises InvalidRequest ``unknown_agent``."""
+        body = _given(
+            agent=agent, pool=pool, workspace=workspace, title=title, cwd=cwd, env=env, labels=labels, metadata=metadata
+        )
+        return self._one("POST", "/v1/sessions", body=body)
+
+    def sessions(
+        self, *, workspace: str | None = None, state: str | None = None, limit: int | None = None
+    ) -> list[Json]:
+        """Sessions, newest first."""
+        return self._list("/v1/sessions", {"workspace": workspace, "state": state}, limit=limit)
+
+    def session(self, session_id: str) -> Json:
+        """One session. Raises NotFound."""
+        return self._one("GET", f"/v1/sessions/{_part(session_id)}")
+
+    def update_session(self, session_id: str, **changes: Any) -> Json:
+        """Change ``title``, ``labels``, ``metadata``."""
+        return self._one("PATCH", f"/v1/sessions/{_part(session_id)}", body=changes)
+
+    def close_session(self, session_id: str, *, cancel: bool = False) -> Json:
+        """Take no more runs. Raises Conflict while a run is active, unless ``cancel``."""
+        params = {"cancel": "true"} if cancel else None
+        return self._one("DELETE", f"/v1/sessions/{_part(session_id)}", params=params)
+
+    def session_queue(self, session_id: str) -> list[Json]:
+        """Queued and active runs in the order in which they will run."""
+        return self._list(f"/v1/sessions/{_part(session_id)}/queue", {})
+
+    def pause_session(self, session_id: str) -> Json:
+        """Start no further run until ``resume_session``."""
+        return self._one("POST", f"/v1/sessions/{_part(session_id)}/pause")
+
+    def resume_session(self, session_id: str) -> Json:
+        """Undo ``pause_session``."""
+        return self._one("POST", f"/v1/sessions/{_part(session_id)}/resume")
+
+    # --- runs -------------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        session_id: str,
+        input: str,  # noqa: A002 - the name of the field in the interface
+        *,
+        run_class: str | None = None,
+        delay: timedelta | float | None = None,
+        run_at: datetime | None = None,
+        timeout: timedelta | float | None = None,
+        deadline: datetime | None = None,
+        max_retries: int | None = None,
+        on_busy: str | None = None,
+        parent_run_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Json:
+        """Accept a run; when this returns, its row is committed. ``{id, status, position, replayed}``.
+
+        Repeats after a lost answer find the same run, by the key given or one made here. Raises Conflict
+        (``session_busy``, ``idempotency_conflict``), LimitReached, NotFound, InvalidRequest, PayloadTooLarge.
+        """
+        fields: Json = {"class": run_class, "delay_seconds": _seconds(delay), "run_at": _moment(run_at)}
+        body = _given(
+            input=input,
+            timeout_seconds=_seconds(timeout),
+            deadline=_moment(deadline),
+            max_retries=max_retries,
+            on_busy=on_busy,
+            parent_run_id=parent_run_id,
+            metadata=metadata,
+            **fields,
+        )
+        headers = {"idempotency-key": idempotency_key or new_key()}
+        response = self._api.call("POST", f"/v1/sessions/{_part(session_id)}/runs", body=body, headers=headers)
+        return {**response.json(), "replayed": response.headers.get("idempotent-replayed") == "true"}
+
+    def submit_many(self, items: Sequence[SubmitItem]) -> list[Json]:
+        """Up to 1,000 runs at once; per item the run, or ``{"error": problem}``. Order inside a session is kept."""
+        body = {"items": [_item(item) for item in items]}
+        answer: list[Json] = self._api.json("POST", "/v1/runs:batch", body=body)["items"]
+        return answer
+
+    def run(self, run_id: str) -> Json:
+        """One run. Raises NotFound."""
+        return self._one("GET", f"/v1/runs/{_part(run_id)}")
+
+    def runs(self, *, limit: int | None = None, **filters: Any) -> list[Json]:
+        """Runs, newest first. Filters: status, workspace, session, error_code, recovery_state, run_class,
+        created_after."""
+        if "run_class" in filters:
+            filters["class"] = filters.pop("run_class")
+        return self._list("/v1/runs", filters, limit=limit)
+
+    def wait(self, run_id: str, *, timeout: timedelta | float | None = None) -> Json:
+        """The run once it is terminal. Raises TimeoutError; the run goes on then."""
+        deadline = None if timeout is None else time.monotonic() + (_seconds(timeout) or 0.0)
+        run = self.run(run_id)
+        last = None
+        while run["status"] not in TERMINAL:
+            for event in follow(self._api, _run_events(run_id), after=last, deadline=deadline, ends=RUN_ENDS):
+                last = event.number
+            run = self.run(run_id)
+        return run
+
+    def stream(
+        self,
+        id: str,  # noqa: A002 - a run's or a session's
+        *,
+        after: int | None = None,
+        timeout: timedelta | float | None = None,
+    ) -> Iterator[Event]:
+        """Events of a run (ends after its terminal event) or of a session (never ends), from ``after`` on.
+
+        Reconnects by itself and goes on where it was, without gap or repeat. An event of type ``reset`` says that
+        older ones are gone. Raises TimeoutError, NotFound.
+        """
+        deadline = None if timeout is None else time.monotonic() + (_seconds(timeout) or 0.0)
+        if id.startswith("ses"):
+            return follow(self._api, f"/v1/sessions/{_part(id)}/events", after=after, deadline=deadline)
+        return follow(self._api, _run_events(id), after=after, deadline=deadline, ends=RUN_ENDS)
+
+    def cancel(self, run_id: str) -> Json:
+        """Ask for the end of a run: a queued one is cancelled at once, an active one by its worker."""
+        return self._one("POST", f"/v1/runs/{_part(run_id)}/cancel")
+
+    def requeue(self, run_id: str) -> Json:
+        """A terminal run becomes eligible again now. Raises Conflict ``run_requeue_invalid_status``."""
+        return self._one("POST", f"/v1/runs/{_part(run_id)}/requeue")
+
+    def send_input(self, run_id: str, text: str) -> Json:
+        """Answer a run that waits. Raises Conflict when it does not."""
+        return self._one("POST", f"/v1/runs/{_part(run_id)}/input", body={"input": text})
+
+    def note(self, run_id: str, note: str) -> Json:
+        """Write an operator's note on a run."""
+        return self._one("PATCH", f"/v1/runs/{_part(run_id)}", body={"note": note})
+
+    def result(self, run_id: str) -> Json:
+        """``{status, output, exit_code, error}``; ``output`` is the agent's answer as text."""
+        return self._one("GET", f"/v1/runs/{_part(run_id)}/result")
+
+    def attempts(self, run_id: str) -> list[Json]:
+        """Every execution of the run, and why it was started."""
+        return self._list(f"/v1/runs/{_part(run_id)}/attempts", {})
+
+    def steps(self, run_id: str) -> list[Json]:
+        """What happened to the run, system steps included."""
+        return self._list(f"/v1/runs/{_part(run_id)}/steps", {})
+
+    def recording(self, run_id: str, *, attempt: int | None = None) -> bytes:
+        """The asciicast of an attempt (the last one by default). Raises NotFound ``no_recording``."""
+        response = self._api.call("GET", f"/v1/runs/{_part(run_id)}/transcript", params={"attempt": attempt})
+        return response.content
+
+    # --- fleet ------------------------------------------------------------------------------------------------------
+
+    def workers(self) -> list[Json]:
+        """Workers that are alive by their own report."""
+        return self._list("/v1/workers", {})
+
+    def worker(self, worker_id: str) -> Json:
+        """One worker by id or name. Raises NotFound."""
+        return self._one("GET", f"/v1/workers/{_part(worker_id)}")
+
+    def cordon(self, worker_id: str) -> Json:
+        """Take no new runs."""
+        return self._one("POST", f"/v1/workers/{_part(worker_id)}/cordon")
+
+    def uncordon(self, worker_id: str) -> Json:
+        """Undo ``cordon``."""
+        return self._one("POST", f"/v1/workers/{_part(worker_id)}/uncordon")
+
+    def drain(self, worker_id: str) -> Json:
+        """Finish current runs, then stop."""
+        return self._one("POST", f"/v1/workers/{_part(worker_id)}/drain")
+
+    def queue(self) -> Json:
+        """The health snapshot of queue and fleet, camelCase."""
+        return self._one("GET", "/v1/queue")
+
+    def recovery(self) -> Json:
+        """What recovery did: counts, quarantine, latest times, main reasons."""
+        return self._one("GET", "/v1/recovery")
+
+    def controller(self) -> Json:
+        """Leader and epoch."""
+        return self._one("GET", "/v1/controller")
+
+    def agents(self) -> list[Json]:
+        """Agent programs that sessions may be created for."""
+        return self._list("/v1/agents", {})
+
+    # --- tenancy ----------------------------------------------------------------------------------------------------
+
+    def workspaces(self) -> list[Json]:
+        """The workspaces this key sees."""
+        return self._list("/v1/workspaces", {})
+
+    def workspace(self, id_or_name: str) -> Json:
+        """One workspace. Raises NotFound."""
+        return self._one("GET", f"/v1/workspaces/{_part(id_or_name)}")
+
+    def create_workspace(
+        self,
+        name: str,
+        *,
+        weight: int | None = None,
+        max_active_runs: int | None = None,
+        max_queued_runs: int | None = None,
+    ) -> Json:
+        """A new workspace. Raises Conflict when the name is taken."""
+        body = _given(name=name, weight=weight, max_active_runs=max_active_runs, max_queued_runs=max_queued_runs)
+        return self._one("POST", "/v1/workspaces", body=body)
+
+    def update_workspace(self, id_or_name: str, **changes: Any) -> Json:
+        """Change ``weight``, ``max_active_runs``, ``max_queued_runs``."""
+        return self._one("PATCH", f"/v1/workspaces/{_part(id_or_name)}", body=changes)
+
+    def keys(self, *, workspace: str | None = None) -> list[Json]:
+        """Keys without their secrets."""
+        return self._list("/v1/keys", {"workspace": workspace})
+
+    def create_key(
+        self,
+        name: str,
+        *,
+        workspace: str | None = None,
+        scopes: Iterable[str] = ("read", "run"),
+        expires_at: datetime | None = None,
+    ) -> Json:
+        """A new key; its ``secret`` is in this answer and nowhere else."""
+        body = _given(name=name, workspace=workspace, scopes=list(scopes), expires_at=_moment(expires_at))
+        return self._one("POST", "/v1/keys", body=body)
+
+    def revoke_key(self, key_id: str) -> Json:
+        """End a key."""
+        return self._one("DELETE", f"/v1/keys/{_part(key_id)}")
+
+    # --- health -----------------------------------------------------------------------------------------------------
+
+    def health(self) -> Json:
+        """The process is alive."""
+        return self._one("GET", "/healthz")
+
+    def ready(self) -> Json:
+        """The process can serve. Raises Unavailable otherwise."""
+        return self._one("GET", "/readyz")
+
+    def metrics(self) -> str:
+        """The exposition for Prometheus."""
+        return self._api.call("GET", "/metrics").text
+
+    # --- shapes -----------------------------------------------------------------------------------------------------
+
+    def _one(self, method: str, path: str, **more: Any) -> Json:
+        document: Json = self._api.json(method, path, **more) or {}
+        return document
+
+    def _list(self, path: str, params: Mapping[str, Any], *, limit: int | None = None) -> list[Json]:
+        items: list[Json] = []
+        cursor: str | None = None
+        while True:
+            want = PAGE if limit is None else min(PAGE, limit - len(items))
+            page = self._api.json("GET", path, params={**params, "cursor": cursor, "limit": want})
+            items += page["items"]
+            cursor = page.get("next_cursor")
+            if cursor is None or (limit is not None and len(items) >= limit):
+                return items
+
+
+def new_key() -> str:
+    """An idempotency key."""
+    return uuid.uuid4().hex
+
+
+def _run_events(run_id: str) -> str:
+    return f"/v1/runs/{_part(run_id)}/events"
+
+
+def _part(text: str) -> str:
+    """One path segment: an id from outside must not lead elsewhere. An empty one would name the collection."""
+    if text in ("", ".", ".."):
+        raise NotFound(f"{text!r} is no id")
+    return quote(text, safe="")
+
+
+def _given(**fields: Any) -> Json:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _seconds(value: timedelta | float | None) -> float | None:
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def _moment(value: datetime | None) -> str | None:
+    return None if value is None else value.astimezone().isoformat()
+
+
+def _item(item: SubmitItem) -> Json:
+    fields: Json = dict(item)
+    if "run_class" in fields:
+        fields["class"] = fields.pop("run_class")
+    fields.setdefault("idempotency_key", new_key())
+    return fields
