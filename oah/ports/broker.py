@@ -12,268 +12,107 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
 from typing import Protocol
 
 from oah.core.model.epoch import EpochView
 from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
-from oah.core.model.run import ReadyClass
-from oah.core.model.session import HoldReason, Place
+from oah.core.model.session import Place
 from oah.core.model.worker import WorkerReport
+from oah.ports.dispatch import (
+    Claimed,
+    ClaimReply,
+    ClaimRequest,
+    Due,
+    Ensure,
+    Expired,
+    Free,
+    Freed,
+    Hear,
+    Held,
+    Hold,
+    LaneDepth,
+    LeaseView,
+    Placed,
+    QueueFigures,
+    Recover,
+    Release,
+    Renewal,
+    RenewReply,
+    Restore,
+    Target,
+    TickReply,
+    Turn,
+    WakeKind,
+    WorkspaceLimit,
+)
+
+__all__ = [
+    "Broker",
+    "BrokerOptions",
+    "Dispatch",
+    "Epochs",
+    "Registry",
+    "Signals",
+    "ClaimReply",
+    "ClaimRequest",
+    "Claimed",
+    "Due",
+    "Ensure",
+    "Expired",
+    "Free",
+    "Freed",
+    "Hear",
+    "Held",
+    "Hold",
+    "LaneDepth",
+    "LeaseView",
+    "Placed",
+    "QueueFigures",
+    "Recover",
+    "Release",
+    "RenewReply",
+    "Renewal",
+    "Restore",
+    "Target",
+    "TickReply",
+    "Turn",
+    "WakeKind",
+    "WorkspaceLimit",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Hear:
-    """``enqueue``: an eligible (or delayed) run exists."""
-
-    session_id: SessionId
-    run_id: RunId
-    lane: Lane
-    workspace_id: WorkspaceId
-    ready_class: ReadyClass
-    due_in: timedelta | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ensure:
-    """``ensure``: SQL says that this session has an eligible run. ``runs`` rewrites the hint list when given."""
-
-    session_id: SessionId
-    lane: Lane
-    workspace_id: WorkspaceId
-    ready_class: ReadyClass
-    score: float | None = None
-    """Where in the ready set; None: at the end. Rehydrate passes an order of age."""
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """Where a session stands after the call; ``owner`` when it is parked and was called: push ``look`` to it."""
-
-    place: Place
-    owner: WorkerId | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """``hold``: idle or ready → held. ``until_in`` None: no end by itself."""
-
-    session_id: SessionId
-    reasons: tuple[HoldReason, ...]
-    until_in: timedelta | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRequest:
-    """``claim``: up to ``want`` sessions of the given lanes and classes, looked through in the order given."""
-
-    worker_id: WorkerId
-    request: ClaimToken
-    """The token of every session newly taken; repeating a request repeats its answer."""
-    lease: timedelta
-    counter: int
-    """Number of this claim in the worker's table: renewals with a lower counter do not touch its sessions."""
-    want: int
-    order: tuple[tuple[Lane, ReadyClass], ...]
-    suspect_place: bool = True
-    """Whether the worker has a place for a suspect (it holds at most one)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """One session of a claim. A called parked session keeps its own token (``parked`` True)."""
-
-    session_id: SessionId
-    token: ClaimToken
-    parked: bool
-    ready_class: ReadyClass
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimReply:
-    """Answer of a claim. Raises ``EpochMismatch`` or ``Rebuilding`` instead where those apply."""
-
-    sessions: tuple[Claimed, ...]
-    more_left: bool
-    next_due_in: timedelta | None
-    ticked_ago: timedelta | None
-    """Age of the last ``tick`` by the broker's clock; an ear runs tick itself when it is older than 2 s."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """One entry of a worker's own table."""
-
-    session_id: SessionId
-    token: ClaimToken
-
-
-class Renewal(StrEnum):
-    """What a renewal says of one listed session."""
-
-    EXTENDED = "extended"
-    EXPIRED = "expired"
-    """The lease had passed: not extended; neither a confirmation nor a loss."""
-    LOST = "lost"
-
-
-@dataclass(frozen=True, slots=True)
-class RenewReply:
-    """``states`` in the order of the table; ``returned`` were owned, unlisted and older: ready again, counted."""
-
-    states: tuple[Renewal, ...]
-    returned: tuple[SessionId, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    """``restore``: leased or parked again for the owner that SQL names."""
-
-    session_id: SessionId
-    worker_id: WorkerId
-    token: ClaimToken
-    parked: bool
-    lane: Lane
-    workspace_id: WorkspaceId
-    ready_class: ReadyClass
-    life: timedelta
-    over: ClaimToken | None = None
-    """A foreign token that may be replaced (the caller's own claim that met an active run)."""
-
-
-class Target(StrEnum):
-    """Where ``free`` and ``recover`` may put a session."""
-
-    READY = "ready"
-    PARKED = "parked"
-    IDLE = "idle"
-    HELD = "held"
-
-
-@dataclass(frozen=True, slots=True)
-class Free:
-    """``free`` with the token: the run is settled; ``heard`` is honoured."""
-
-    session_id: SessionId
-    token: ClaimToken
-    target: Target
-    ready_class: ReadyClass | None = None
-    """For READY: the highest waiting class (``suspect`` if the first eligible run is one)."""
-    until_in: timedelta | None = None
-    reasons: tuple[HoldReason, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Freed:
-    """Resulting place; None = ``other``: somebody else's token, nothing was done. ``owner`` as in Placed."""
-
-    place: Place | None
-    owner: WorkerId | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """``release`` with the token: back to ready at the old score, in the class given."""
-
-    session_id: SessionId
-    token: ClaimToken
-    ready_class: ReadyClass
-
-
-@dataclass(frozen=True, slots=True)
-class Expired:
-    """A lease that has passed, by the broker's clock."""
-
-    session_id: SessionId
-    worker_id: WorkerId | None
-    token: ClaimToken | None
-    parked: bool
-    passed: timedelta
-
-
-@dataclass(frozen=True, slots=True)
-class Recover:
-    """``recover`` with the dead owner's token: → ready at the old score, held, or idle.
-
-    On an idle session (after a flush) as asked too, which is why lane and workspace are given.
-    """
-
-    session_id: SessionId
-    token: ClaimToken
-    target: Target
-    lane: Lane
-    workspace_id: WorkspaceId
-    ready_class: ReadyClass | None = None
-    until_in: timedelta | None = None
-    reasons: tuple[HoldReason, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """An entry of ``due``: a delayed run whose time has come. It stays listed until ``ensure`` or ``undue``."""
-
-    run_id: RunId
-    session_id: SessionId
-
-
-@dataclass(frozen=True, slots=True)
-class TickReply:
-    """What time has brought; promotion clears it in SQL and then calls ``ensure``."""
-
-    due: tuple[Due, ...]
-    holds_ended: tuple[SessionId, ...]
-    next_due_in: timedelta | None
-    oldest_ready: timedelta | None
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseView:
-    """A session as the broker sees it (repair, doctor, inspect)."""
-
-    session_id: SessionId
-    place: Place
-    worker_id: WorkerId | None = None
-    token: ClaimToken | None = None
-    life: timedelta | None = None
-    """Remaining life of the lease; negative when it has passed."""
-    ready_class: ReadyClass | None = None
-
-
-class WakeKind(StrEnum):
-    """Why ``wait`` returned."""
-
-    WORK = "work"
-    LOOK = "look"
-
-
-@dataclass(frozen=True, slots=True)
-class LaneDepth:
-    """Ready sessions of one lane and class."""
-
-    lane: Lane
-    ready_class: ReadyClass
-    sessions: int
-
-
-@dataclass(frozen=True, slots=True)
-class QueueFigures:
-    """Ready sessions by lane and class, the age of the oldest, leases and entries waiting for a time."""
-
-    ready: tuple[LaneDepth, ...]
-    oldest_ready: timedelta | None
-    leased: int
-    due: int
-    held: int
+class BrokerOptions:
+    """How to connect: timeouts are explicit, the client library's own retries are off."""
+
+    connect_timeout: timedelta = timedelta(seconds=2)
+    answer_timeout: timedelta = timedelta(seconds=5)
+    submit_timeout: timedelta = timedelta(milliseconds=50)
+    extra: dict[str, str] = field(default_factory=dict)
 
 
 class Dispatch(Protocol):
     """The scripts of the protocol."""
 
-    def enqueue(self, epoch: EpochId, hears: Sequence[Hear]) -> list[Placed]: ...
+    def enqueue(self, epoch: EpochId, hears: Sequence[Hear], *, quick: bool = False) -> list[Placed]:
+        """``quick``: a user waits for the answer; give up after ``submit_timeout`` (the relay does the rest)."""
+        ...
+
     def ensure(self, epoch: EpochId, sessions: Sequence[Ensure]) -> list[Placed]: ...
     def hold(self, epoch: EpochId, holds: Sequence[Hold]) -> list[Place]: ...
     def claim(self, epoch: EpochId, request: ClaimRequest) -> ClaimReply: ...
+    def turn(
+        self,
+        epoch: EpochId,
+        frees: Sequence[Free],
+        request: ClaimRequest,
+        *,
+        heads: Sequence[SessionId] = (),
+    ) -> Turn:
+        """``popped`` (for ``heads``), ``free`` and ``claim`` in one round trip, in this order."""
+        ...
+
     def renew(
         self,
         epoch: EpochId,
@@ -283,6 +122,7 @@ class Dispatch(Protocol):
         lease: timedelta,
         counter: int,
         pending: Sequence[ClaimToken] = (),
+        agentless: Sequence[SessionId] = (),
     ) -> RenewReply:
         """Extend what the worker's own table lists. A session it owns in Redis, neither listed nor of a pending
         request, claimed under a lower ``counter``, goes back to ready and is reported."""
@@ -305,6 +145,18 @@ class Dispatch(Protocol):
 
     def leases(self, epoch: EpochId, sessions: Sequence[SessionId]) -> list[LeaseView]:
         """The broker's view of the sessions given, in order; ``place`` idle when absent."""
+        ...
+
+    def limits(self, epoch: EpochId, workspaces: Sequence[WorkspaceLimit]) -> None:
+        """Weights and caps of workspaces (set at start, on change, and by reconcile)."""
+        ...
+
+    def active(self, workspace_id: WorkspaceId) -> list[SessionId]:
+        """The sessions that count against the cap of a workspace (reconcile)."""
+        ...
+
+    def drop_active(self, epoch: EpochId, workspace_id: WorkspaceId, sessions: Sequence[SessionId]) -> int:
+        """Reconcile: these run nowhere in SQL. Those that nobody leases here either stop counting; how many did."""
         ...
 
 
@@ -352,7 +204,14 @@ class Registry(Protocol):
 
     def report(self, worker: WorkerReport, *, ttl: timedelta) -> None: ...
     def workers(self) -> list[WorkerReport]: ...
-    def forget(self, worker_id: WorkerId) -> None: ...
+    def departed(self) -> list[WorkerId]:
+        """Incarnations whose report has expired and that nobody has forgotten yet."""
+        ...
+
+    def forget(self, worker_id: WorkerId) -> None:
+        """Remove the report and the lists of an incarnation that is gone. What it still leases stays for recovery."""
+        ...
+
     def lead(self, holder: str, *, lease: timedelta) -> bool:
         """Take or keep the leader lease; True while ``holder`` has it."""
         ...
@@ -378,13 +237,3 @@ class Broker(Dispatch, Epochs, Signals, Registry, Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerOptions:
-    """How to connect: timeouts are explicit, the client library's own retries are off."""
-
-    connect_timeout: timedelta = timedelta(seconds=2)
-    answer_timeout: timedelta = timedelta(seconds=5)
-    submit_timeout: timedelta = timedelta(milliseconds=50)
-    extra: dict[str, str] = field(default_factory=dict)
