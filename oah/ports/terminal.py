@@ -177,9 +177,17 @@ class AgentHost(Protocol):
         """Kill and verify what earlier incarnations of this worker name left on this host. Before `start`, under the
         name's lock."""
 
-    def start(self, on_lost: Callable[[HostLost], None] | None = None) -> None:
-        """Start host and reader thread. `on_lost` is called after each loss, once the trees were killed, in a thread
-        of the host's own; the host is then started again by itself. Raises Unavailable when it cannot be started."""
+    def start(
+        self,
+        on_lost: Callable[[HostLost], None] | None = None,
+        on_frozen: Callable[[], None] | None = None,
+    ) -> None:
+        """Start host and reader thread. Raises Unavailable when it cannot be started.
+
+        `on_lost` is called after each loss, once the trees were killed and a new host runs, in a thread of its own.
+        `on_frozen` is called, in the reader thread, when the late rule stopped all trees: mark in SQL at once (the mark
+        thread is to be woken), they are killed one margin later.
+        """
 
     def stop(self) -> bool:
         """Kill all trees, end the host. True when every tree was verified empty. Repeatable."""

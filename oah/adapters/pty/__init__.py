@@ -1,4 +1,5 @@
-"""Agents in terminals: the PTY host process and deadman, the reader of all terminals, pexpect's matching, recording.
+"""Terminals: the PTY host process, the reader over all terminals, profiles driven through them, recordings.
 
-Knows processes and bytes, not runs' meaning; what a screen says is judged in core/dialogue.
+Belongs here: everything that touches a pseudo-terminal or a process tree, and the only imports of pexpect and re2.
+Does not belong here: what a screen means (core/dialogue judges that).
 """
