@@ -86,21 +86,25 @@ def _read(api: Transport, path: str, last: int | None, deadline: float | None) -
     with api.lines(path, params=params, last_event_id=last, read_timeout=timeout) as lines:
         if lines is None:
             raise _NothingMore
-        name, number, data = "message", 0, list[str]()
-        for line in lines:
-            _expire(deadline)
-            field_name, _, value = line.partition(":")
-            value = value.removeprefix(" ")
-            if not line:
-                if data:
-                    yield _event(name, number, "\n".join(data))
-                name, number, data = "message", 0, []
-            elif field_name == "event":
-                name = value
-            elif field_name == "id":
-                number = int(value) if value.isdigit() else 0
-            elif field_name == "data":
-                data.append(value)
+        yield from _parse(lines, deadline)
+
+
+def _parse(lines: Iterator[str], deadline: float | None) -> Iterator[Event]:
+    name, number, data = "message", 0, list[str]()
+    for line in lines:
+        _expire(deadline)
+        field_name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if not line:
+            if data:
+                yield _event(name, number, "\n".join(data))
+            name, number, data = "message", 0, []
+        elif field_name == "event":
+            name = value
+        elif field_name == "id":
+            number = int(value) if value.isdigit() else 0
+        elif field_name == "data":
+            data.append(value)
 
 
 def _event(name: str, number: int, text: str) -> Event:

@@ -1,0 +1,149 @@
+"""Sessions: create, change, close, pause, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from oah.core.model.ids import EpochId, SessionId, WorkspaceId
+from oah.core.model.lane import Lane
+from oah.core.model.session import HoldReason, Session, SessionState
+from oah.core.policy import admission
+from oah.errors import Conflict, InvalidRequest, LeaseError, NotFound, Unavailable
+from oah.ports.broker import Broker, Hold
+from oah.ports.clock import Clock, Ids
+from oah.ports.store import Store
+from oah.services.cancel import cancel, place
+
+DEFAULT_POOL = "default"
+CANCELLED_AT_ONCE = 1_000
+"""Runs that closing with ``cancel`` ends; as many as a session may have queued (details.md, Defaults)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedSession:
+    """A session as it came from outside, typed but not judged."""
+
+    agent: str
+    workspace_id: WorkspaceId
+    pool: str = DEFAULT_POOL
+    title: str | None = None
+    cwd: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def create(
+    store: Store,
+    clock: Clock,
+    ids: Ids,
+    asked: AskedSession,
+    *,
+    agents: Callable[[], frozenset[str]],
+    rules: admission.Rules,
+) -> Session:
+    """A new, open session. Raises InvalidRequest (``unknown_agent``), PayloadTooLarge, NotFound (workspace)."""
+    lane = Lane(admission.name(asked.pool, what="pool"), admission.name(asked.agent, what="agent"))
+    known = agents()
+    if lane.profile not in known:
+        raise InvalidRequest(
+            f"no agent '{lane.profile}' is known",
+            code="unknown_agent",
+            hint=f"known: {', '.join(sorted(known)) or '-'}",
+        )
+    changes = checked(
+        {"title": asked.title, "cwd": asked.cwd, "env": asked.env, "labels": asked.labels, "metadata": asked.metadata},
+        rules,
+    )
+    return store.create_session(
+        Session(
+            id=SessionId(ids.new("ses")),
+            workspace_id=asked.workspace_id,
+            lane=lane,
+            state=SessionState.OPEN,
+            created_at=clock.now(),
+            **changes,
+        )
+    )
+
+
+def change(
+    store: Store,
+    session_id: SessionId,
+    workspace_id: WorkspaceId | None,
+    changes: Mapping[str, Any],
+    *,
+    rules: admission.Rules,
+) -> Session:
+    """Change title, labels, metadata. Raises NotFound, InvalidRequest, PayloadTooLarge."""
+    return store.update_session(session_id, workspace_id, checked(changes, rules))
+
+
+def checked(changes: Mapping[str, Any], rules: admission.Rules) -> dict[str, Any]:
+    """The fields of a session that people write, judged. Raises InvalidRequest, PayloadTooLarge."""
+    for name, value in changes.items():
+        if value is None:
+            continue
+        match name:
+            case "title":
+                admission.clean(value, what=name, limit=rules.title_bytes)
+            case "cwd":
+                admission.clean(value, what=name, limit=4096, empty=False)
+                if not value.startswith("/"):
+                    raise InvalidRequest("cwd must be an absolute path")
+            case "env":
+                admission.environment(value, rules)
+            case _:
+                admission.document(value, what=name, rules=rules)
+    return dict(changes)
+
+
+def close(
+    store: Store,
+    broker: Broker,
+    epoch: EpochId | None,
+    session_id: SessionId,
+    workspace_id: WorkspaceId | None,
+    *,
+    cancelling: bool,
+    by: str,
+) -> Session:
+    """Take no more runs. Raises NotFound; Conflict ``session_busy`` while a run is active, unless ``cancelling``."""
+    session = store.session(session_id, workspace_id)
+    if cancelling:
+        for run in store.queue_of(session_id, limit=CANCELLED_AT_ONCE):
+            try:
+                cancel(store, broker, epoch, run.id, workspace_id, by=by)
+            except (NotFound, Conflict):
+                continue  # it ended meanwhile
+    if session.state is not SessionState.OPEN:
+        return store.session(session_id, workspace_id)
+    return store.close_session(session_id, workspace_id)
+
+
+def pause(
+    store: Store, broker: Broker, epoch: EpochId | None, session_id: SessionId, workspace_id: WorkspaceId | None
+) -> Session:
+    """Start no further run of this session; the active one goes on. Raises NotFound, Unavailable (the store)."""
+    session = store.hold_session(session_id, workspace_id, HoldReason.PAUSED, until_in=None)
+    if epoch is not None:
+        try:
+            broker.hold(epoch, [Hold(session_id, tuple(session.holds), None)])
+        except (Unavailable, LeaseError):
+            return session  # a start asks SQL, which says held
+    return session
+
+
+def resume(
+    store: Store, broker: Broker, epoch: EpochId | None, session_id: SessionId, workspace_id: WorkspaceId | None
+) -> Session:
+    """Undo ``pause``. Raises NotFound, Unavailable (the store)."""
+    session = store.unhold_session(session_id, workspace_id, HoldReason.PAUSED)
+    if epoch is not None:
+        try:
+            place(store, broker, epoch, session_id)
+        except (Unavailable, LeaseError):
+            return session  # reconcile finds it eligible and without a place
+    return session

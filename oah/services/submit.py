@@ -1,0 +1,170 @@
+"""Submit runs: check, commit in SQL, then let the broker hear of them.
+
+The commit is the acceptance (I1). Hearing is best effort: what the broker did not hear of, the relay repeats.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from oah.core.model.ids import EpochId, RunId, SessionId, WorkerId, WorkspaceId
+from oah.core.model.run import RunClass
+from oah.core.policy import admission
+from oah.errors import EpochMismatch, InvalidRequest, RequestError
+from oah.ports.broker import Broker, Hear
+from oah.ports.clock import Clock, Ids
+from oah.ports.store import Accepted, NewRun, Store, SubmitLimits
+
+
+class OnBusy(StrEnum):
+    """What a submit does when its session has a run already."""
+
+    ENQUEUE = "enqueue"
+    REJECT = "reject"
+    INTERRUPT = "interrupt"
+    ROLLBACK = "rollback"
+    STEER = "steer"
+
+
+class Order(StrEnum):
+    """Whether a run waits for those before it."""
+
+    STRICT = "strict"
+    SKIP_FAILED = "skip_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A submit as it came from outside, typed but not judged."""
+
+    session_id: SessionId
+    input: str
+    run_class: RunClass = RunClass.INTERACTIVE
+    delay_seconds: float | None = None
+    run_at: datetime | None = None
+    timeout_seconds: float | None = None
+    deadline: datetime | None = None
+    max_retries: int = 0
+    order: Order = Order.STRICT
+    on_busy: OnBusy = OnBusy.ENQUEUE
+    parent_run_id: RunId | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    idempotency_key: str | None = None
+
+
+def prepare(
+    store: Store, clock: Clock, ids: Ids, asked: Asked, *, workspace_id: WorkspaceId | None, rules: admission.Rules
+) -> NewRun:
+    """A checked run, ready to be committed. Touches SQL only for a parent or for a caller of all workspaces.
+
+    Raises InvalidRequest, PayloadTooLarge, NotFound.
+    """
+    _supported(asked)
+    delay = admission.duration(asked.delay_seconds, what="delay_seconds", rules=rules, zero=True)
+    if delay is not None and asked.run_at is not None:
+        raise InvalidRequest("delay_seconds and run_at exclude each other")
+    if not 0 <= asked.max_retries <= rules.retries:
+        raise InvalidRequest(f"max_retries must be 0 to {rules.retries}")
+    text = admission.run_input(asked.input, rules)
+    now = clock.now()
+    owner = workspace_id or store.session(asked.session_id, None).workspace_id
+    if asked.parent_run_id is not None:
+        store.run(asked.parent_run_id, owner)
+    key = admission.idempotency_key(asked.idempotency_key)
+    return NewRun(
+        id=RunId(ids.new("run")),
+        workspace_id=owner,
+        session_id=asked.session_id,
+        input=text,
+        run_class=asked.run_class,
+        delay=delay or None,
+        due_at=admission.moment(asked.run_at, what="run_at", now=now, rules=rules),
+        timeout=admission.duration(asked.timeout_seconds, what="timeout_seconds", rules=rules),
+        deadline_at=admission.moment(asked.deadline, what="deadline", now=now, rules=rules),
+        max_retries=asked.max_retries,
+        parent_run_id=asked.parent_run_id,
+        metadata=admission.document(asked.metadata, what="metadata", rules=rules),
+        idempotency_key=key,
+        request_hash=fingerprint(asked) if key else None,
+        reject_if_busy=asked.on_busy is OnBusy.REJECT,
+    )
+
+
+def _supported(asked: Asked) -> None:
+    if asked.on_busy not in (OnBusy.ENQUEUE, OnBusy.REJECT):
+        raise InvalidRequest(
+            f"on_busy={asked.on_busy} is not supported yet", code="on_busy_unsupported", hint="use enqueue or reject"
+        )
+    if asked.order is not Order.STRICT:
+        raise InvalidRequest(f"order={asked.order} is not supported yet", code="order_unsupported", hint="use strict")
+
+
+def fingerprint(asked: Asked) -> str:
+    """Identifies the body under an idempotency key: the same wish gives the same text, in any process."""
+    wish = {
+        "session": asked.session_id,
+        "input": asked.input,
+        "class": asked.run_class,
+        "delay": asked.delay_seconds,
+        "run_at": asked.run_at and asked.run_at.isoformat(),
+        "timeout": asked.timeout_seconds,
+        "deadline": asked.deadline and asked.deadline.isoformat(),
+        "max_retries": asked.max_retries,
+        "order": asked.order,
+        "on_busy": asked.on_busy,
+        "parent": asked.parent_run_id,
+        "metadata": asked.metadata,
+    }
+    return hashlib.sha256(json.dumps(wish, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def commit(store: Store, runs: Sequence[NewRun], limits: SubmitLimits) -> list[Accepted | RequestError]:
+    """One transaction for all; a member's fault is its own answer. Answers in the order given. Raises Unavailable."""
+    order = sorted(range(len(runs)), key=lambda index: runs[index].session_id)
+    answers = store.submit([runs[index] for index in order], limits=limits)
+    placed = dict(zip(order, answers, strict=True))
+    return [placed[index] for index in range(len(runs))]
+
+
+def hear(broker: Broker, store: Store, epoch: EpochId | None, accepted: Sequence[Accepted]) -> EpochId | None:
+    """Let the broker hear of committed runs and call the owners of parked sessions.
+
+    Returns the epoch under which it heard, None when there is none yet. Raises Unavailable, Backpressure, LeaseError:
+    the relay repeats all of it.
+    """
+    fresh = [one for one in accepted if not one.replayed]
+    if epoch is None or not fresh:
+        return None
+    hears = [_hear(one) for one in fresh]
+    try:
+        placed = broker.enqueue(epoch, hears)
+    except EpochMismatch:
+        current = store.current_epoch()
+        if current is None or current == epoch:
+            raise
+        epoch, placed = current, broker.enqueue(current, hears)
+    owners: set[WorkerId] = {one.owner for one in placed if one.owner is not None}
+    if owners:
+        broker.look(sorted(owners))
+    newest: dict[SessionId, int] = {}
+    for one in fresh:
+        newest[one.run.session_id] = max(one.event_number, newest.get(one.run.session_id, 0))
+    broker.publish(list(newest.items()))
+    return epoch
+
+
+def _hear(one: Accepted) -> Hear:
+    return Hear(
+        session_id=one.run.session_id,
+        run_id=one.run.id,
+        lane=one.lane,
+        workspace_id=one.run.workspace_id,
+        ready_class=one.ready_class,
+        due_in=one.due_in,
+    )

@@ -1,0 +1,65 @@
+"""Workspaces: create, change, find."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from oah.core.model.ids import WorkspaceId
+from oah.core.model.workspace import DEFAULT_WORKSPACE, Workspace
+from oah.core.policy import admission
+from oah.errors import InvalidRequest, NotFound
+from oah.ports.clock import Ids
+from oah.ports.store import Store
+
+_LARGEST = 1_000_000_000
+
+
+def create(
+    store: Store,
+    ids: Ids,
+    name: str,
+    *,
+    weight: int = 1,
+    max_active_runs: int | None = None,
+    max_queued_runs: int | None = None,
+) -> Workspace:
+    """A new workspace. Raises InvalidRequest; Conflict when the name is taken."""
+    admission.name(name, what="workspace")
+    _bounds({"weight": weight, "max_active_runs": max_active_runs, "max_queued_runs": max_queued_runs})
+    return store.create_workspace(
+        WorkspaceId(ids.new("ws")),
+        name,
+        weight=weight,
+        max_active_runs=max_active_runs,
+        max_queued_runs=max_queued_runs,
+    )
+
+
+def change(store: Store, workspace: WorkspaceId, changes: Mapping[str, Any]) -> Workspace:
+    """Change weight and caps. Raises NotFound, InvalidRequest."""
+    _bounds(changes)
+    return store.update_workspace(workspace, dict(changes))
+
+
+def _bounds(values: Mapping[str, int | None]) -> None:
+    for name, value in values.items():
+        if name == "weight" and (value is None or not 1 <= value <= 1000):
+            raise InvalidRequest("weight must be 1 to 1000")
+        if name != "weight" and value is not None and not 0 <= value <= _LARGEST:
+            raise InvalidRequest(f"{name} must be 0 to {_LARGEST}, or null for no limit")
+
+
+def resolve(store: Store, named: str | None, bound_to: WorkspaceId | None) -> WorkspaceId:
+    """The workspace that a request speaks of, by id or name; the caller's own (else ``default``) when not said.
+
+    Raises NotFound, also for a workspace that is not the caller's.
+    """
+    if named is None:
+        return bound_to or DEFAULT_WORKSPACE
+    if named == bound_to:
+        return bound_to
+    found = store.workspace(named)
+    if bound_to is not None and found.id != bound_to:
+        raise NotFound(f"no workspace '{named[:80]}'")
+    return found.id
