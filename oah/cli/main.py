@@ -1,0 +1,95 @@
+"""Entry points of the four console scripts, and the tree of commands.
+
+Command modules import click and each other only; a command imports the client, the settings or an adapter when it
+runs, so that ``oah --help`` and completion stay quick.
+"""
+
+from __future__ import annotations
+
+import click
+
+from oah import __version__
+from oah.cli.agents import agent
+from oah.cli.completion import completion
+from oah.cli.configuration import config
+from oah.cli.connection import Connection, pass_connection
+from oah.cli.controllers import controller as controller_group
+from oah.cli.failures import OneLineErrors
+from oah.cli.output import json_option
+from oah.cli.processes import api_run, controller_run, worker_run
+from oah.cli.queue import queue
+from oah.cli.runs import requeue_one, run
+from oah.cli.sessions import session
+from oah.cli.up import up
+from oah.cli.workers import worker as worker_group
+from oah.cli.workspaces import workspace
+
+
+class Root(OneLineErrors, click.Group):
+    """The ``oah`` command."""
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="oah")
+@click.option("--url", help="Address of the API; OAH_API_URL when left out.")
+@click.pass_context
+def oah(ctx: click.Context, /, *, url: str | None) -> None:
+    """Session queues, workers and terminals for agent runs.
+
+    The API's address is OAH_API_URL, the key OAH_API_KEY; on the machine of `oah up` the key is found below the data
+    directory. Exit codes: 0 done, 1 it failed, 2 bad input, 3 not found, 4 conflict or refused, 5 server unavailable.
+    """
+    ctx.ensure_object(Connection).at(url)
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@json_option
+@pass_connection
+def requeue(connection: Connection, /, run_id: str, *, as_json: bool) -> None:
+    """Put an ended run back to queued."""
+    requeue_one(connection, run_id, as_json=as_json)
+
+
+@click.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(__version__)
+
+
+for command in (
+    up,
+    session,
+    run,
+    requeue,
+    worker_group,
+    queue,
+    controller_group,
+    workspace,
+    agent,
+    config,
+    completion,
+    version,
+    api_run,
+):
+    oah.add_command(command)
+
+
+def main() -> None:
+    """``oah``."""
+    oah.main(prog_name="oah")
+
+
+def api() -> None:
+    """``oah-api``."""
+    api_run.main(prog_name="oah-api")
+
+
+def worker() -> None:
+    """``oah-worker``."""
+    worker_run.main(prog_name="oah-worker")
+
+
+def controller() -> None:
+    """``oah-controller``."""
+    controller_run.main(prog_name="oah-controller")

@@ -1,0 +1,55 @@
+"""The three long-lived processes: ``oah api``, ``oah worker run``, ``oah controller run``.
+
+They block until the process has ended; the exit code is the process's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from oah.cli.connection import load_settings
+from oah.cli.failures import OneLineErrors
+
+_PORT = click.IntRange(0, 65535)
+
+
+class Process(OneLineErrors):
+    """A command that is also a console script of its own."""
+
+
+@click.command("api", cls=Process)
+@click.option("--api-only", is_flag=True, help="No embedded workers, no leader duties: workers are elsewhere.")
+@click.option("--host", "api_host", help="Address to bind.")
+@click.option("--port", "api_port", type=_PORT, help="Port to bind; 8787 when nothing says otherwise.")
+@click.pass_context
+def api_run(ctx: click.Context, /, *, api_only: bool, **options: Any) -> None:
+    """The API, by default with a worker and the leader's duties inside."""
+    settings = load_settings(**options)
+    from oah.bootstrap import api_process
+
+    ctx.exit(api_process(settings, api_only=api_only))
+
+
+@click.command("run", cls=Process)
+@click.option("--slots", type=click.IntRange(1, 512), help="Runs at once.")
+@click.option("--pool", help="The pool whose lanes it serves.")
+@click.option("--name", help="Its name on this host; the host's name when nothing says otherwise.")
+@click.pass_context
+def worker_run(ctx: click.Context, /, **options: Any) -> None:
+    """A worker: claims sessions and drives their agents."""
+    settings = load_settings(worker=options)
+    from oah.bootstrap import worker_process
+
+    ctx.exit(worker_process(settings))
+
+
+@click.command("run", cls=Process)
+@click.pass_context
+def controller_run(ctx: click.Context, /) -> None:
+    """A controller: recovers, reconciles and relays while it leads."""
+    settings = load_settings()
+    from oah.bootstrap import controller_process
+
+    ctx.exit(controller_process(settings))
