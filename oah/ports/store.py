@@ -335,6 +335,14 @@ class StoreCounts:
     owners: int
     stale_owners: int
     """Owner rows whose mark is older than the lease given."""
+    ready_runs: int = 0
+    """Eligible runs of open, unheld sessions without an owner row."""
+    ready_subagent_runs: int = 0
+    """Those of class ``subagent``."""
+    ready_sessions: int = 0
+    """Sessions of the ``ready_runs``."""
+    locked_sessions: int = 0
+    """Sessions with an owner row and an eligible run."""
 
 
 class CommandKind(StrEnum):
