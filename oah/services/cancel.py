@@ -6,10 +6,11 @@ queue takes the session out of the ready set, then SQL is looked at once more: a
 
 from __future__ import annotations
 
-from oah.core.model.ids import EpochId, RunId, SessionId, WorkspaceId
+from oah.core.model.ids import EpochId, RunId, WorkspaceId
 from oah.errors import LeaseError, Unavailable
-from oah.ports.broker import Broker, Ensure, Hold
-from oah.ports.store import Cancelled, CancelResult, QueuedSession, Store
+from oah.ports.broker import Broker
+from oah.ports.store import Cancelled, CancelResult, Store
+from oah.services.place import Places
 
 
 def cancel(
@@ -43,23 +44,4 @@ def _forget(store: Store, broker: Broker, epoch: EpochId, found: Cancelled) -> N
         broker.undue(epoch, [found.run.id])
     if found.after is not None and found.after.waiting is None:
         broker.cancel(epoch, [session_id])
-        place(store, broker, epoch, session_id)
-
-
-def place(store: Store, broker: Broker, epoch: EpochId, session_id: SessionId) -> None:
-    """Put a session where SQL says it belongs: ready, held, or nowhere (then nothing is done)."""
-    for queued in store.queued_sessions_of([session_id], epoch):
-        place_queued(broker, epoch, queued)
-
-
-def place_queued(broker: Broker, epoch: EpochId, queued: QueuedSession) -> None:
-    """The broker's half of ``place``."""
-    if queued.holds:
-        broker.hold(epoch, [Hold(queued.session_id, queued.holds, queued.until_in)])
-    elif queued.ready_class is not None:
-        ensured = broker.ensure(
-            epoch, [Ensure(queued.session_id, queued.lane, queued.workspace_id, queued.ready_class)]
-        )
-        owners = [one.owner for one in ensured if one.owner is not None]
-        if owners:
-            broker.look(owners)
+        Places(store, broker).put(epoch, store.queued_sessions_of([session_id], epoch))

@@ -1,0 +1,233 @@
+"""Look at the queue, the fleet, recovery, and at why one run waits. Reads only; figures of one look, never added up.
+
+`readySessionCount` and the other names are fixed by the outside interface; their meaning stands at the fields below.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from oah.core.model.epoch import EpochView
+from oah.core.model.ids import EpochId, WorkerId, WorkspaceId
+from oah.core.model.lane import Lane
+from oah.core.model.run import ReadyClass, RecoveryState, Run, RunStatus
+from oah.core.model.session import Session
+from oah.core.model.worker import WorkerReport, WorkerState
+from oah.errors import Unavailable
+from oah.ports.broker import Broker, QueueFigures
+from oah.ports.store import RunFilter, Store, StoreCounts
+
+LOOKED_AT = 1_000
+"""Runs of one recovery state that the overview looks at; more are reported as `truncated`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSnapshot:
+    """Queue and fleet at one moment. `ready` sessions are in a ready set; local means this process's workers."""
+
+    ready_session_count: int
+    """Ready sessions that a live worker, neither cordoned nor draining, could take."""
+    ready_queue_depth: int
+    """Eligible runs of sessions that no worker owns and nothing holds."""
+    unique_ready_session_count: int
+    subagent_ready_session_count: int
+    subagent_ready_queue_depth: int
+    locked_ready_session_count: int
+    """Leased or parked sessions with eligible runs."""
+    stale_ready_session_count: int
+    """Sessions that are ready in the broker and have nothing eligible in SQL, as far as counts can tell."""
+    oldest_schedulable_ready_age: timedelta | None
+    busy_workers: int
+    idle_workers: int
+    slot_capacity: int
+    busy_slots: int
+    idle_slots: int
+    global_active_workers: int
+    global_busy_workers: int
+    remote_active_workers: int
+    remote_busy_workers: int
+    global_slot_capacity: int
+    global_busy_slots: int
+    available_idle_capacity: int
+    """Free slots of live workers that take new runs, all processes."""
+    ready_sessions_per_active_worker: float
+    subagent_reserve_target: int
+    subagent_reserve_deficit: int
+    counts: StoreCounts
+    figures: QueueFigures
+
+
+def queue_snapshot(
+    store: Store,
+    broker: Broker,
+    *,
+    local: frozenset[WorkerId],
+    lease: timedelta,
+    subagent_reserve: int = 1,
+) -> QueueSnapshot:
+    """The health snapshot. Raises Unavailable when either store is away: half a picture misleads."""
+    counts = store.counts(None, lease=lease)
+    figures = broker.figures()
+    workers = [worker for worker in broker.workers() if worker.state is not WorkerState.STOPPING]
+    mine = [worker for worker in workers if worker.id in local]
+    taking = [worker for worker in workers if not (worker.cordoned or worker.draining)]
+    served = {lane for worker in taking for lane in worker.lanes}
+    ready = sum(depth.sessions for depth in figures.ready)
+    schedulable = sum(depth.sessions for depth in figures.ready if depth.lane in served)
+    subagents = sum(depth.sessions for depth in figures.ready if depth.ready_class is ReadyClass.SUBAGENT)
+    idle = sum(max(0, worker.slots - worker.busy) for worker in taking)
+    target = subagent_reserve if subagents else 0
+    busy = [worker for worker in workers if worker.busy]
+    return QueueSnapshot(
+        ready_session_count=schedulable,
+        ready_queue_depth=counts.ready_runs,
+        unique_ready_session_count=ready,
+        subagent_ready_session_count=subagents,
+        subagent_ready_queue_depth=counts.ready_subagent_runs,
+        locked_ready_session_count=counts.locked_sessions,
+        stale_ready_session_count=max(0, ready - counts.ready_sessions),
+        oldest_schedulable_ready_age=figures.oldest_ready if schedulable else None,
+        busy_workers=sum(1 for worker in mine if worker.busy),
+        idle_workers=sum(1 for worker in mine if not worker.busy),
+        slot_capacity=sum(worker.slots for worker in mine),
+        busy_slots=sum(worker.busy for worker in mine),
+        idle_slots=sum(max(0, worker.slots - worker.busy) for worker in mine),
+        global_active_workers=len(workers),
+        global_busy_workers=len(busy),
+        remote_active_workers=len(workers) - len(mine),
+        remote_busy_workers=sum(1 for worker in busy if worker.id not in local),
+        global_slot_capacity=sum(worker.slots for worker in workers),
+        global_busy_slots=sum(worker.busy for worker in workers),
+        available_idle_capacity=idle,
+        ready_sessions_per_active_worker=schedulable / len(workers) if workers else float(schedulable),
+        subagent_reserve_target=target,
+        subagent_reserve_deficit=max(0, target - idle),
+        counts=counts,
+        figures=figures,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryOverview:
+    """What recovery has done with the runs that exist now."""
+
+    counts: dict[RecoveryState, int]
+    oldest_quarantined_at: datetime | None
+    newest_quarantined_at: datetime | None
+    newest_recovered_at: datetime | None
+    reasons: tuple[tuple[str, int], ...]
+    """Main reasons, most frequent first."""
+    quarantine: tuple[Run, ...]
+    stale_owners: int
+    truncated: bool
+    """More runs than were looked at: counts are lower bounds."""
+
+
+def recovery_overview(store: Store, workspace_id: WorkspaceId | None, *, lease: timedelta) -> RecoveryOverview:
+    """Counts by state, quarantine, latest times, main reasons. Raises Unavailable."""
+    found = {state: _recovered(store, workspace_id, state) for state in RecoveryState}
+    quarantined = found[RecoveryState.QUARANTINED][0]
+    every = [run for runs, _ in found.values() for run in runs]
+    reasons = Counter(str((run.recovery or {}).get("reason") or "unknown") for run in every)
+    ended = sorted(run.ended_at for run in quarantined if run.ended_at is not None)
+    recovered = sorted(str((run.recovery or {}).get("last_recovered_at") or "") for run in every)
+    return RecoveryOverview(
+        counts={state: len(runs) for state, (runs, _) in found.items()},
+        oldest_quarantined_at=ended[0] if ended else None,
+        newest_quarantined_at=ended[-1] if ended else None,
+        newest_recovered_at=datetime.fromisoformat(recovered[-1]) if recovered and recovered[-1] else None,
+        reasons=tuple(reasons.most_common(10)),
+        quarantine=tuple(quarantined[:20]),
+        stale_owners=store.counts(workspace_id, lease=lease).stale_owners,
+        truncated=any(more for _, more in found.values()),
+    )
+
+
+def _recovered(store: Store, workspace_id: WorkspaceId | None, state: RecoveryState) -> tuple[tuple[Run, ...], bool]:
+    page = store.runs(RunFilter(workspace_id=workspace_id, recovery_state=state, limit=LOOKED_AT))
+    return page.items, page.next_cursor is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerView:
+    """Who leads, and which epoch both stores believe in."""
+
+    leader: str | None
+    epoch: EpochId | None
+    broker: EpochView
+    workers: int
+
+
+def controller_view(store: Store, broker: Broker) -> ControllerView:
+    """Raises Unavailable."""
+    return ControllerView(
+        leader=broker.leader(), epoch=store.current_epoch(), broker=broker.view(), workers=len(broker.workers())
+    )
+
+
+def agents(profiles: Sequence[str], broker: Broker) -> dict[str, int]:
+    """Agents that sessions may be created for → live workers that serve them now (0 when the broker is away)."""
+    known = Counter(dict.fromkeys(profiles, 0))
+    for worker in live_workers(broker):
+        known.update(set(worker.profiles))
+    return dict(sorted(known.items()))
+
+
+def live_workers(broker: Broker) -> list[WorkerReport]:
+    """Workers by their own report; none while the broker is away."""
+    try:
+        return broker.workers()
+    except Unavailable:
+        return []
+
+
+def wait_reason(run: Run, session: Session, ahead: Sequence[Run], workers: Sequence[WorkerReport]) -> str | None:
+    """Why a queued run does not run yet, in words; None when it does not wait. ``ahead``: the session's queue."""
+    if run.status is RunStatus.WAITING_TOOL:
+        return "waits for an answer to the agent"
+    if run.status is not RunStatus.QUEUED:
+        return None
+    if run.deferred:
+        return f"delayed until {run.due_at.isoformat() if run.due_at else 'a later time'}"
+    if session.holds:
+        return "held: " + ", ".join(_hold(reason, until) for reason, until in sorted(session.holds.items()))
+    before = _before(run, ahead)
+    if before is not None:
+        return f"behind run {before.id} ({before.status})"
+    return _no_worker(session.lane, workers) or "waits for a free slot"
+
+
+def _hold(reason: str, until: datetime | None) -> str:
+    return f"{reason} until {until.isoformat()}" if until else str(reason)
+
+
+def _before(run: Run, ahead: Sequence[Run]) -> Run | None:
+    last: Run | None = None
+    for one in ahead:
+        if one.id == run.id:
+            return last
+        if not one.deferred:
+            last = one
+    return last
+
+
+def _no_worker(lane: Lane, workers: Sequence[WorkerReport]) -> str | None:
+    serving = [worker for worker in workers if lane in worker.lanes and worker.state is not WorkerState.STOPPING]
+    if not serving:
+        return f"no live worker serves lane {lane}"
+    if all(worker.cordoned or worker.draining for worker in serving):
+        return f"every worker of lane {lane} is cordoned or drains"
+    return None
+
+
+SYSTEM_STEPS = {"run.queued": "run.queued", "run.recovered": "run.recovered"}
+
+
+def step_name(event_type: str, data: dict[str, Any]) -> str:
+    """The name of a system step: a `run.queued` or `run.recovered` that follows another start is a requeue."""
+    requeued = data.get("decision") == "requeue" or data.get("state") == "requeued" or data.get("reason") == "requeued"
+    return "run.requeued" if requeued and event_type in SYSTEM_STEPS else event_type
