@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from oah.core.model.ids import ClaimToken, SessionId
@@ -32,29 +32,41 @@ class SettleRuns:
     epochs: EpochSource
     telemetry: Telemetry
 
-    def commit(self, batch: Sequence[Settlement]) -> list[AfterRun]:
-        """Raises Unavailable: nothing is known to be written, try again; a repeated settle changes nothing.
+    def commit(self, batch: Sequence[Settlement], *, repeated: bool = False) -> list[AfterRun]:
+        """Raises Unavailable: nothing is known to be written, call again with ``repeated``.
 
-        An outcome in doubt is looked up under the lock; in doubt it stays until that look succeeds.
+        An outcome in doubt is looked up under the lock; in doubt it stays until that look succeeds. What the fence
+        refuses in a repeated call may be what the first one wrote, so it is looked up as well.
         """
         try:
             replies = self.store.settle(batch)
         except InDoubt:
             self.telemetry.count("oah_sql_errors_total", kind="in_doubt")
             replies = self.store.settle_outcome(batch)
-            again = [i for i, reply in enumerate(replies) if not reply.applied and reply.status and reply.status.active]
-            for i, reply in zip(again, self.store.settle([batch[i] for i in again]) if again else [], strict=True):
-                replies[i] = reply
-        for settlement, reply in zip(batch, replies, strict=True):
+            self._merge(batch, replies, self._open(replies), self.store.settle)
+        if repeated:
+            refused = [i for i, reply in enumerate(replies) if not reply.applied]
+            self._merge(batch, replies, refused, self.store.settle_outcome)
+        for reply in replies:
             if not reply.applied:
                 self.telemetry.count("oah_writes_refused_total", write="settle")
-            else:
-                self.telemetry.count(
-                    "oah_runs_settled_total",
-                    status=str(reply.status or settlement.outcome.status),
-                    class_="interactive",
-                )
         return replies
+
+    @staticmethod
+    def _open(replies: Sequence[AfterRun]) -> list[int]:
+        """Which attempts are still active under our token."""
+        return [i for i, reply in enumerate(replies) if not reply.applied and reply.status and reply.status.active]
+
+    @staticmethod
+    def _merge(
+        batch: Sequence[Settlement],
+        replies: list[AfterRun],
+        chosen: Sequence[int],
+        ask: Callable[[Sequence[Settlement]], list[AfterRun]],
+    ) -> None:
+        if chosen:
+            for index, reply in zip(chosen, ask([batch[i] for i in chosen]), strict=True):
+                replies[index] = reply
 
     def release(self, fences: Sequence[RunFence]) -> list[AfterRun]:
         """Back to queued, nothing counted. The caller has verified that the trees are empty."""

@@ -1,0 +1,242 @@
+"""One attempt of one run in a slot thread: get an agent, give it the input, say how it ended.
+
+Whatever an agent does wrong is an outcome of its run; the slot goes on. What is not the run's fault is none: a lost
+host or a passed deadline is a matter of the recovery policy, a drain a release. A session is only handed on when its
+tree was verified empty.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from oah.core.model.run import Outcome, RunError, RunStatus
+from oah.core.model.session import HoldReason
+from oah.errors import AgentError, LeaseError, OahError, Unavailable
+from oah.ports.agent import Agent, AgentSpec, TurnRequest, TurnResult, TurnStatus
+from oah.ports.store import OutputChunk, Settlement
+from oah.worker.context import WorkerContext
+from oah.worker.parked import Parked
+from oah.worker.settler import Settler
+from oah.worker.table import Entry, Table
+from oah.worker.work import Assignment, Ending, Finished, Orphaned, Returned
+
+log = logging.getLogger(__name__)
+
+CLOSE_GRACE = timedelta(seconds=2)
+"""How politely an agent is ended that is not kept: its turn is over."""
+
+
+@dataclass(slots=True)
+class _Control:
+    """The hand on a running turn."""
+
+    entry: Entry
+    assignment: Assignment
+    settler: Settler
+    limit: int
+
+    def cancel_requested(self) -> bool:
+        return self.entry.cancel_requested and not self.assignment.lost
+
+    def on_output(self, text: str) -> None:
+        size = len(text.encode("utf-8", "replace"))
+        if not text or self.assignment.said + size > self.limit:
+            return
+        self.assignment.said += size
+        self.settler.said(OutputChunk(self.assignment.fence, text))
+
+
+class Attempts:
+    """``__call__`` runs in slot threads, one assignment each."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        table: Table,
+        parked: Parked,
+        settler: Settler,
+        *,
+        cordon: Callable[[str], None],
+        draining: Callable[[], bool],
+    ) -> None:
+        self._context = context
+        self._table = table
+        self._parked = parked
+        self._settler = settler
+        self._cordon = cordon
+        self._draining = draining
+
+    def __call__(self, assignment: Assignment) -> None:
+        """Run it and hand the ending to the settler; nothing when the session was lost."""
+        begun = self._context.clock.monotonic()
+        ending = self._attempt(assignment, begun)
+        fence = assignment.fence
+        if ending is None:
+            self._table.drop(fence.session_id, fence.token)
+            return
+        kept = isinstance(ending, Finished) and ending.agent is not None
+        if not kept:
+            self._table.agent(fence.session_id, fence.token, None)
+        self._settler.ended(ending)
+
+    # --- the attempt ---
+
+    def _attempt(self, assignment: Assignment, begun: float) -> Ending | None:
+        fence = assignment.fence
+        entry = self._table.by_run(fence)
+        if entry is None:
+            return None
+        if self._too_late(entry) or assignment.give_back or self._draining():
+            warm = self._parked.take(fence.session_id)
+            if warm is not None and not warm.close(CLOSE_GRACE):
+                return self._unkillable(assignment, begun, "")
+            return Returned(fence, assignment.ready_class)
+        try:
+            agent, kind = self._agent(assignment, entry)
+        except LeaseError:
+            self._killed("deadman")
+            return Orphaned(fence, "deadline_passed")
+        except Unavailable:
+            return Orphaned(fence, "host_lost")
+        except OahError as error:
+            return self._not_opened(assignment, begun, error)
+        except Exception as error:
+            log.exception("opening the agent of %s", fence.session_id)
+            return self._not_opened(assignment, begun, AgentError(repr(error), code="agent_error"))
+        return self._turn(assignment, entry, agent, kind, begun)
+
+    def _turn(self, assignment: Assignment, entry: Entry, agent: Agent, kind: str, begun: float) -> Ending | None:
+        run, fence = assignment.started.run, assignment.fence
+        if assignment.give_back or assignment.lost:
+            if not agent.close(CLOSE_GRACE):
+                return self._unkillable(assignment, begun, kind)
+            return None if assignment.lost else Returned(fence, assignment.ready_class)
+        request = TurnRequest(
+            run_id=run.id,
+            attempt=run.attempt,
+            input=run.input,
+            timeout=run.timeout,
+            ladder=self._context.rules.ladder,
+        )
+        control = _Control(entry, assignment, self._settler, self._context.rules.output_bytes)
+        try:
+            result = agent.turn(request, control)
+        except LeaseError:
+            if not agent.close(CLOSE_GRACE):
+                return self._unkillable(assignment, begun, kind)
+            self._killed("deadman")
+            return None if assignment.lost else Orphaned(fence, "deadline_passed")
+        except Exception as error:
+            log.exception("run %s", run.id)
+            result = TurnResult(status=TurnStatus.FAILED, error_code="agent_error", error_message=repr(error))
+        if not self._table.ending(fence.session_id, fence.token):
+            agent.close(CLOSE_GRACE)
+            return None
+        keep = result.keep_warm and not self._draining() and not assignment.lost and self._context.rules.parked > 0
+        if not keep and not (result.tree_empty or agent.close(CLOSE_GRACE)):
+            return self._unkillable(assignment, begun, kind)
+        return self._ending(assignment, result, agent if keep else None, kind, begun)
+
+    def _ending(
+        self, assignment: Assignment, result: TurnResult, agent: Agent | None, kind: str, begun: float
+    ) -> Ending | None:
+        if assignment.lost:
+            self._killed("lost")
+            return None
+        if result.error_code == "host_lost":
+            self._killed("host_lost")
+            return Orphaned(assignment.fence, "host_lost")
+        if assignment.give_back and result.status is TurnStatus.FAILED:
+            self._killed("drain")
+            return Returned(assignment.fence, assignment.ready_class)
+        error = None
+        if result.error_code is not None:
+            error = RunError(result.error_code, result.error_message or result.error_code)
+        outcome = Outcome(
+            status=RunStatus(result.status),
+            output=result.output,
+            result_blob=result.output_blob,
+            exit_code=result.exit_code,
+            error=error,
+            recording_blob=result.recording,
+            agent=kind,
+        )
+        settlement = Settlement(assignment.fence, outcome, keep_owner=agent is not None)
+        return Finished(settlement, assignment.ready_class, self._since(begun), agent)
+
+    # --- the agent ---
+
+    def _agent(self, assignment: Assignment, entry: Entry) -> tuple[Agent, str]:
+        run, session = assignment.started.run, assignment.started.session
+        agent = self._parked.take(session.id)
+        if agent is not None:
+            agent.bind(run_id=run.id, attempt=run.attempt)
+            self._context.telemetry.count("oah_agents_opened_total", agent="warm")
+            assignment.agent = agent
+            return agent, "warm"
+        home = self._home(session.workspace_id, session.id)
+        agent_id = f"{session.id}.{self._context.ids.nonce()[:12]}"
+        self._table.agent(session.id, entry.token, agent_id)
+        deadline = self._table.deadline(session.id, entry.token)
+        if deadline is None:
+            raise LeaseError("the session was lost before its agent was opened")
+        agent = self._context.agents.open(
+            AgentSpec(
+                agent_id=agent_id,
+                session_id=session.id,
+                workspace_id=session.workspace_id,
+                profile=session.lane.profile,
+                run_id=run.id,
+                attempt=run.attempt,
+                worker_id=self._context.worker_id,
+                cwd=session.cwd or str(home),
+                home=str(home),
+                deadline_boottime=deadline,
+                env=session.env,
+                session_ref=session.session_ref,
+            )
+        )
+        self._context.telemetry.count("oah_agents_opened_total", agent="fresh")
+        assignment.agent = agent
+        return agent, "fresh"
+
+    def _home(self, workspace_id: str, session_id: str) -> Path:
+        return self._context.data_dir / "homes" / workspace_id / session_id
+
+    def _too_late(self, entry: Entry) -> bool:
+        deadline = self._table.deadline(entry.session_id, entry.token)
+        return deadline is None or self._context.clock.boottime() >= deadline
+
+    # --- endings that are no turn ---
+
+    def _not_opened(self, assignment: Assignment, begun: float, error: OahError) -> Ending:
+        if error.code == "agent_unkillable":
+            return self._unkillable(assignment, begun, "fresh")
+        outcome = Outcome(RunStatus.FAILED, error=RunError(error.code, error.message), agent="fresh")
+        return Finished(Settlement(assignment.fence, outcome), assignment.ready_class, self._since(begun))
+
+    def _unkillable(self, assignment: Assignment, begun: float, kind: str) -> Ending:
+        """A tree that cannot be emptied: the run ends, the session is held, this worker takes no more."""
+        self._killed("unkillable")
+        self._cordon(f"the agent of session {assignment.fence.session_id} cannot be killed")
+        error = RunError("agent_unkillable", "the agent's process tree could not be killed; the session is held")
+        outcome = Outcome(RunStatus.FAILED, error=error, agent=kind or "fresh")
+        settlement = Settlement(assignment.fence, outcome, keep_owner=False, hold=HoldReason.UNKILLABLE)
+        return Finished(settlement, assignment.ready_class, self._since(begun))
+
+    def _killed(self, reason: str) -> None:
+        self._context.telemetry.count("oah_agents_killed_total", reason=reason)
+
+    def _since(self, begun: float) -> float:
+        return max(self._context.clock.monotonic() - begun, 0.0)
+
+
+def end_soon(agent: Agent | None) -> None:
+    """End an agent from another thread than its slot's, without waiting for it."""
+    if agent is not None:
+        threading.Thread(target=agent.close, args=(timedelta(0),), daemon=True).start()

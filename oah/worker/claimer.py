@@ -1,0 +1,239 @@
+"""The claimer: the one thread of a worker that claims and starts, in batches without timers.
+
+A worker has one claim in flight. A claim whose reply was lost is repeated under its request id; one that came too late
+is given back; a start in doubt is looked up until an answer came, and nothing is released meanwhile. While the last
+probe of SQL failed nothing is claimed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from oah.core.model.ids import ClaimToken
+from oah.core.model.run import ReadyClass
+from oah.core.policy.claim_order import View, order
+from oah.errors import EpochMismatch, InDoubt, LeaseError, Unavailable
+from oah.ports.broker import Claimed, ClaimReply, ClaimRequest
+from oah.ports.store import StartClaim, Started, StartReply
+from oah.services.claim import ClaimSessions
+from oah.services.start import StartRuns
+from oah.worker.context import WorkerContext
+from oah.worker.slots import Slots
+from oah.worker.table import Table
+from oah.worker.work import Assignment
+
+log = logging.getLogger(__name__)
+
+TICK_STALE = timedelta(seconds=2)
+"""An ear runs promotion itself when nobody has for this long (source: dispatch.md, A run's life)."""
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """The claim in flight. ``first_sent`` (boottime) is what its leases are counted from, however often repeated."""
+
+    request: ClaimRequest
+    first_sent: float
+
+
+class Claimer:
+    """A duty of an engine."""
+
+    def __init__(self, context: WorkerContext, table: Table, slots: Slots, *, wake: Callable[[], None]) -> None:
+        self._context = context
+        self._table = table
+        self._slots = slots
+        self._wake = wake
+        self._claim = ClaimSessions(context.broker, context.epochs, context.telemetry)
+        self._start = StartRuns(context.store, context.broker, context.epochs, context.telemetry, context.rules.lease)
+        self._hint = threading.Event()
+        self._flight: _InFlight | None = None
+        self._retry_at = 0.0
+        self._backoff = 0.0
+        self._store_down = False
+        self._more = False
+        self.stopped = False
+        self.cordoned = False
+        self.tick_stale = False
+        self.next_due: timedelta | None = None
+        self.unsettled: Callable[[], int] = lambda: 0
+
+    # --- from other threads ---
+
+    def hint(self) -> None:
+        """There may be something to claim."""
+        self._hint.set()
+        self._wake()
+
+    def slot_freed(self, *, deaf: bool) -> None:
+        """A slot became idle; ``deaf``: the ear was not listening for work."""
+        if self._more or deaf:
+            self.hint()
+
+    def wanted(self) -> int:
+        """Sessions for idle slots; outcomes that are not settled count against them, so that they stay bounded."""
+        if self.stopped or self.cordoned:
+            return 0
+        slots = self._context.rules.slots
+        return max(min(self._slots.idle, slots - self.unsettled()), 0)
+
+    # --- the duty ---
+
+    def pending(self) -> float | None:
+        """Seconds until ``step`` has something to do; None: nothing."""
+        if self._flight is None and (not self._hint.is_set() or self.wanted() <= 0):
+            return None
+        return max(self._retry_at - self._context.clock.monotonic(), 0.0)
+
+    def step(self) -> None:
+        """One claim and the start of what it took."""
+        self._hint.clear()
+        try:
+            if self._store_down:
+                self._context.store.check()
+                self._store_down = False
+            reply = self._claimed()
+            if reply is not None:
+                self._work(reply)
+        except EpochMismatch:
+            self._give_up()
+        except LeaseError:
+            self._give_up()
+        except Unavailable as error:
+            self._later(error)
+        else:
+            self._backoff = 0.0
+
+    def _claimed(self) -> ClaimReply | None:
+        if self._flight is None:
+            want = self.wanted()
+            if want <= 0:
+                return None
+            token = ClaimToken(self._context.ids.nonce())
+            counter = self._table.request(token)
+            place = self._table.suspects == 0
+            view = View(self._context.lanes, want, place)
+            request = ClaimRequest(
+                worker_id=self._context.worker_id,
+                request=token,
+                lease=self._context.rules.lease,
+                counter=counter,
+                want=want,
+                order=order(view, self._context.claim_rules, counter=counter),
+                suspect_place=place,
+            )
+            self._flight = _InFlight(request, self._context.clock.boottime())
+        flight = self._flight
+        reply = self._claim(flight.request)
+        self._table.answered(flight.request.request, reply.sessions, sent_at=flight.first_sent)
+        return reply
+
+    def _work(self, reply: ClaimReply) -> None:
+        assert self._flight is not None
+        flight, self._flight = self._flight, None
+        self._more = reply.more_left
+        self.next_due = reply.next_due_in
+        self.tick_stale = reply.ticked_ago is None or reply.ticked_ago > TICK_STALE
+        if reply.sessions:
+            self._begin(reply.sessions, flight.first_sent)
+        if reply.more_left:
+            if self.wanted() > 0:
+                self.hint()
+            else:
+                self._pass_on()
+
+    def _begin(self, claimed: Sequence[Claimed], sent_at: float) -> None:
+        rules = self._context.rules
+        begun_at = self._context.clock.boottime()
+        deadline = sent_at + (rules.lease - rules.margin).total_seconds()
+        if self.stopped or begun_at + rules.margin.total_seconds() >= deadline:
+            self._context.telemetry.count("oah_starts_total", len(claimed), answer="late")
+            self._give_back(claimed)
+            return
+        claims = self._claims(claimed)
+        in_doubt = False
+        try:
+            replies = self._start.choose(self._context.worker_id, claims)
+        except InDoubt as error:
+            log.warning("start in doubt: %s", error)
+            in_doubt, replies = True, self._look(claims)
+        except Unavailable:
+            self._store_down = True
+            self._give_back(claimed)
+            raise
+        self._assign(claimed, replies, begun_at)
+        self._start.place(claimed, replies, in_doubt=in_doubt)
+
+    def _assign(self, claimed: Sequence[Claimed], replies: Sequence[StartReply], begun_at: float) -> None:
+        started: list[tuple[Claimed, Started]] = []
+        for claim, reply in zip(claimed, replies, strict=True):
+            if isinstance(reply, Started):
+                started.append((claim, reply))
+                entry = self._table.started(reply, claim.token, begun_at=begun_at)
+                assert entry.fence is not None
+                self._count(claim, reply)
+                self._slots.assign(Assignment(reply, entry.fence, claim.ready_class))
+            elif not claim.parked:
+                self._table.drop(claim.session_id, claim.token)
+        if started:
+            self._start.started(
+                [claim.session_id for claim, _ in started],
+                [(claim.session_id, reply.event_number) for claim, reply in started],
+            )
+
+    def _claims(self, claimed: Sequence[Claimed]) -> list[StartClaim]:
+        """At most one of them may start a suspect, and only while the worker holds none: the one claimed as such."""
+        place = self._table.suspects == 0
+        chosen = next((c for c in claimed if c.ready_class is ReadyClass.SUSPECT), claimed[0])
+        return [StartClaim(c.session_id, c.token, suspect_place=place and c is chosen) for c in claimed]
+
+    def _look(self, claims: Sequence[StartClaim]) -> list[StartReply]:
+        pause = threading.Event()
+        wait = 0.1
+        while True:
+            try:
+                return self._start.outcome(self._context.worker_id, claims)
+            except Unavailable as error:
+                log.warning("start still in doubt: %s", error)
+                pause.wait(wait)
+                wait = min(wait * 2, 2.0)
+
+    def _give_back(self, claimed: Sequence[Claimed]) -> None:
+        for claim in claimed:
+            if not claim.parked:
+                self._table.drop(claim.session_id, claim.token)
+        self._start.give_back(claimed)
+
+    def _pass_on(self) -> None:
+        """Ready sessions are left and our slots are full: a token that we took belongs to somebody else."""
+        try:
+            self._context.broker.wake(self._context.lanes)
+        except Unavailable:
+            log.debug("token not passed on")
+
+    def _give_up(self) -> None:
+        """Another epoch or a rebuild: what the request may have taken goes back with a later renewal."""
+        if self._flight is not None:
+            self._table.forget_request(self._flight.request.request)
+            self._flight = None
+        self._retry_at = self._context.clock.monotonic() + 0.25
+        self._hint.set()
+
+    def _later(self, error: Unavailable) -> None:
+        self._backoff = min(max(self._backoff * 2, 0.1), 2.0)
+        self._retry_at = self._context.clock.monotonic() + self._backoff
+        self._hint.set()
+        log.warning("claim again in %.1f s: %s", self._backoff, error)
+
+    def _count(self, claim: Claimed, started: Started) -> None:
+        run = started.run
+        self._context.telemetry.count(
+            "oah_runs_started_total", class_=str(claim.ready_class), reason=str(started.reason)
+        )
+        if run.started_at is not None:
+            waited = max((run.started_at - run.queued_at).total_seconds(), 0.0)
+            self._context.telemetry.observe("oah_run_wait_seconds", waited, class_=str(claim.ready_class))

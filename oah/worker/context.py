@@ -1,0 +1,93 @@
+"""What the composition root hands to a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol
+
+from oah.core.model.ids import SessionId, WorkerId
+from oah.core.model.lane import Lane
+from oah.core.policy import claim_order
+from oah.ports.agent import AgentFactory, KillLadder
+from oah.ports.broker import Broker
+from oah.ports.clock import Clock, Ids
+from oah.ports.epochs import EpochSource
+from oah.ports.history import OutcomeLog
+from oah.ports.store import Store
+from oah.ports.telemetry import Telemetry
+from oah.ports.terminal import AgentHost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRules:
+    """The numbers of a worker. Sources: the table of defaults in the reference."""
+
+    slots: int
+    parked: int
+    lease: timedelta
+    warm_idle: timedelta
+    affinity: timedelta
+    drain_grace: timedelta
+    heartbeat: timedelta
+    ladder: KillLadder = field(default_factory=KillLadder)
+    output_bytes: int = 1024 * 1024
+    """Text of ``run.output`` events per attempt."""
+
+    @property
+    def period(self) -> timedelta:
+        """How often renew and mark run: L/6."""
+        return self.lease / 6
+
+    @property
+    def margin(self) -> timedelta:
+        """How long before its session may move an agent is dead: L/6."""
+        return self.lease / 6
+
+
+class OwnRecovery(Protocol):
+    """Recovery of runs whose owner is known to be gone, without waiting for the witnesses."""
+
+    def of_workers(self, workers: list[WorkerId], *, by: str, reason: str) -> int:
+        """Earlier incarnations of this worker, whose trees have been swept."""
+        ...
+
+    def of_sessions(self, sessions: list[SessionId], worker_id: WorkerId, *, by: str, reason: str) -> int:
+        """Sessions of this worker whose trees are verified empty (the host was lost)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContext:
+    """Adapters, services and numbers. ``witness_broker`` has a connection and a time-out of its own."""
+
+    worker_id: WorkerId
+    name: str
+    host: str
+    version: str
+    pool: str
+    lanes: tuple[Lane, ...]
+    rules: WorkerRules
+    store: Store
+    broker: Broker
+    witness_broker: Broker
+    epochs: EpochSource
+    clock: Clock
+    ids: Ids
+    telemetry: Telemetry
+    agent_host: AgentHost
+    agents: AgentFactory
+    outcomes: OutcomeLog
+    recovery: OwnRecovery
+    promote: Callable[[], None]
+    claim_rules: claim_order.Rules
+    figures: Callable[[], tuple[float, int]]
+    """CPU percent and resident bytes of worker and host."""
+    pid: int
+    data_dir: Path
+    one_engine: bool
+    """SQLite has one writer: claimer and settler share a thread."""
+    address: str | None = None
+    embedded: bool = False

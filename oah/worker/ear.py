@@ -1,0 +1,88 @@
+"""The ear: blocks on the worker's control list always, and on the wake lists of its lanes while slots are idle.
+
+Tokens and ``look`` are hints; what they point at lies in SQL. Whatever is missed costs at most one time-out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+from oah.errors import Unavailable
+from oah.ports.broker import WakeKind
+from oah.runtime.component import ThreadComponent
+from oah.worker.claimer import Claimer
+from oah.worker.context import WorkerContext
+
+log = logging.getLogger(__name__)
+
+LONGEST_WAIT = timedelta(seconds=5)
+"""One blocking call; then a claim looks whether a token was lost (source: dispatch.md, Ownership)."""
+
+SHORTEST_WAIT = timedelta(milliseconds=50)
+
+
+class Ear(ThreadComponent):
+    """A thread with a blocking connection of its own."""
+
+    def __init__(self, context: WorkerContext, claimer: Claimer, *, look: Callable[[], None]) -> None:
+        super().__init__("ear")
+        self._context = context
+        self._claimer = claimer
+        self._look = look
+        self._nudged = threading.Event()
+        self.deaf = False
+        """Whether it listens to control only, because no slot is idle."""
+
+    def undeafen(self) -> None:
+        """A slot is idle again: listen for work as well (once per wait)."""
+        if not self.deaf or self._nudged.is_set():
+            return
+        self._nudged.set()
+        try:
+            self._context.broker.look([self._context.worker_id])
+        except Unavailable:
+            log.debug("ear not nudged")
+
+    def interrupt(self) -> None:
+        """Let ``stop`` end the wait."""
+        self.deaf = True
+        self._nudged.clear()
+        self.undeafen()
+
+    def run(self) -> None:
+        """Until ``stop``; errors of the broker pause it, never end it."""
+        self.serving()
+        self._claimer.hint()
+        while not self.stopping.is_set():
+            try:
+                self._listen()
+            except Unavailable as error:
+                log.debug("ear: %s", error)
+                self.stopping.wait(0.5)
+                self._claimer.hint()
+
+    def _listen(self) -> None:
+        # Deaf is set before it is read again, so that a slot that frees in between is not missed.
+        self._nudged.clear()
+        self.deaf = True
+        deaf = self._claimer.wanted() <= 0
+        self.deaf = deaf
+        lanes = () if deaf else self._context.lanes
+        kind = self._context.broker.wait(self._context.worker_id, lanes, timeout=self._timeout())
+        if self.stopping.is_set():
+            return
+        if kind is WakeKind.LOOK:
+            self._look()
+        if kind is None and self._claimer.tick_stale:
+            self._context.promote()
+        self._claimer.hint()
+
+    def _timeout(self) -> timedelta:
+        due = self._claimer.next_due
+        longest = LONGEST_WAIT
+        if self._claimer.tick_stale:
+            longest = timedelta(seconds=2)
+        return max(min(longest, due), SHORTEST_WAIT) if due is not None else longest

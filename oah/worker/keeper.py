@@ -1,0 +1,60 @@
+"""The keeper: ends warm agents that nobody needs, or that keep a run waiting while every slot is taken."""
+
+from __future__ import annotations
+
+from oah.core.model.ids import SessionId
+from oah.ports.clock import Clock
+from oah.worker.context import WorkerContext
+from oah.worker.parked import Parked, Warm
+from oah.worker.settler import Settler
+from oah.worker.slots import Slots
+from oah.worker.table import Table
+from oah.worker.work import Unparked
+
+
+class Keeper:
+    """One pass a second."""
+
+    def __init__(self, context: WorkerContext, table: Table, slots: Slots, settler: Settler) -> None:
+        self._context = context
+        self._table = table
+        self._slots = slots
+        self._settler = settler
+        self._full_since: float | None = None
+        self.parked: Parked
+
+    @property
+    def _clock(self) -> Clock:
+        return self._context.clock
+
+    def __call__(self) -> None:
+        """End the idle, the superfluous and the dead; hand called sessions on when no slot comes free for them."""
+        self._context.telemetry.gauge("oah_worker_parked", len(self.parked))
+        self.end(self.parked.expired())
+        if self._slots.idle > 0 or not len(self.parked):
+            self._full_since = None
+            return
+        now = self._clock.monotonic()
+        if self._full_since is None:
+            self._full_since = now
+        elif now - self._full_since >= self._context.rules.affinity.total_seconds():
+            self._full_since = now
+            self._hand_on()
+
+    def end(self, sessions: list[SessionId]) -> None:
+        """End warm agents: their sessions are ours until the settler has dropped the owner rows."""
+        for session_id in sessions:
+            self.parked.end([session_id])
+
+    def ended(self, warm: Warm, *, empty: bool) -> None:
+        """Told by ``Parked``, in the thread that ended the agent."""
+        if not self._table.ending(warm.session_id, warm.token):
+            return
+        self._table.agent(warm.session_id, warm.token, None)
+        self._context.telemetry.count("oah_agents_killed_total", reason="close" if empty else "unkillable")
+        if empty:
+            self._settler.ended(Unparked(warm.session_id, warm.token))
+
+    def _hand_on(self) -> None:
+        waiting = self._context.store.queued_sessions_of(self.parked.sessions(), self._context.epochs.current())
+        self.end([queued.session_id for queued in waiting if queued.ready_class is not None])

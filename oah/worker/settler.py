@@ -1,0 +1,230 @@
+"""The settler: one thread that records what has ended, in batches without timers.
+
+It takes what is there, commits, frees, and takes what has come meanwhile. Nothing is dropped: while SQL is away the
+outcomes are on this machine's disk and the leases are kept; while Redis is away the freed sessions wait here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from oah.core.model.ids import ClaimToken, SessionId
+from oah.errors import EpochMismatch, LeaseError, Unavailable
+from oah.ports.broker import Ensure
+from oah.ports.store import AfterRun, OutputChunk
+from oah.services.settle import Ended, SettleRuns
+from oah.worker.context import WorkerContext
+from oah.worker.parked import Parked
+from oah.worker.table import Table
+from oah.worker.work import Ending, Finished, Orphaned, Returned, Unparked
+
+log = logging.getLogger(__name__)
+
+BATCH = 64
+"""Members of one transaction: beyond it the gain is small and the locks are many (measured)."""
+
+
+class Settler:
+    """A duty of an engine: ``pending`` says whether ``step`` has something to do."""
+
+    def __init__(self, context: WorkerContext, table: Table, parked: Parked, *, wake: Callable[[], None]) -> None:
+        self._context = context
+        self._table = table
+        self._parked = parked
+        self._wake = wake
+        self._service = SettleRuns(context.store, context.broker, context.epochs, context.telemetry)
+        self._lock = threading.Lock()
+        self._endings: deque[Ending] = deque()
+        self._chunks: deque[OutputChunk] = deque()
+        self._unplaced: list[Ended] = []
+        self._retry_at = 0.0
+        self._backoff = 0.0
+        self.called: Callable[[], None] = lambda: None
+
+    # --- from other threads ---
+
+    def ended(self, *endings: Ending) -> None:
+        """Hand over what has ended."""
+        with self._lock:
+            self._endings.extend(endings)
+        self._wake()
+
+    def said(self, chunk: OutputChunk) -> None:
+        """Hand over text of a running attempt."""
+        with self._lock:
+            self._chunks.append(chunk)
+        self._wake()
+
+    @property
+    def unsettled(self) -> int:
+        """Endings that are not committed and freed yet."""
+        with self._lock:
+            return len(self._endings) + len(self._unplaced)
+
+    # --- the duty ---
+
+    def pending(self) -> float | None:
+        """Seconds until ``step`` has something to do; None: nothing."""
+        with self._lock:
+            if not self._endings and not self._chunks and not self._unplaced:
+                return None
+        return max(self._retry_at - self._context.clock.monotonic(), 0.0)
+
+    def step(self) -> None:
+        """One batch."""
+        with self._lock:
+            chunks = [self._chunks.popleft() for _ in range(min(len(self._chunks), BATCH))]
+            batch = [self._endings.popleft() for _ in range(min(len(self._endings), BATCH))]
+        self._context.telemetry.gauge("oah_outcomes_unsettled", len(batch) + self.unsettled)
+        try:
+            self._say(chunks)
+            self._commit(batch)
+            self._place()
+        except Unavailable as error:
+            self._later(error)
+        else:
+            self._backoff = 0.0
+
+    def deliver_kept(self) -> list[SessionId]:
+        """Deliver what an earlier incarnation could not. Raises Unavailable."""
+        kept = self._context.outcomes.kept()
+        if kept:
+            self._service.commit(kept, repeated=True)
+            self._context.outcomes.delivered([s.fence for s in kept])
+        return [s.fence.session_id for s in kept]
+
+    def _say(self, chunks: Sequence[OutputChunk]) -> None:
+        if not chunks:
+            return
+        try:
+            numbers = self._service.output(chunks)
+        except Unavailable:
+            with self._lock:
+                self._chunks.extendleft(reversed(chunks))
+            raise
+        hints = [(c.fence.session_id, n) for c, n in zip(chunks, numbers, strict=True) if n is not None]
+        try:
+            self._context.broker.publish(hints)
+        except Unavailable:
+            log.debug("hints not published")
+
+    def _commit(self, batch: Sequence[Ending]) -> None:
+        finished = [item for item in batch if isinstance(item, Finished)]
+        returned = [item for item in batch if isinstance(item, Returned)]
+        orphaned = [item for item in batch if isinstance(item, Orphaned)]
+        unparked = [item for item in batch if isinstance(item, Unparked)]
+        groups: list[tuple[Sequence[Ending], Callable[[], None]]] = [
+            (finished, lambda: self._finish(finished)),
+            (returned, lambda: self._return(returned)),
+            (orphaned, lambda: self._orphan(orphaned)),
+            (unparked, lambda: self._unpark(unparked)),
+        ]
+        try:
+            while groups:
+                items, act = groups[0]
+                if items:
+                    act()
+                groups.pop(0)
+        except Unavailable:
+            left = [item for items, _ in groups for item in items]
+            self._context.outcomes.keep([item.settlement for item in left if isinstance(item, Finished)])
+            with self._lock:
+                self._endings.extendleft(reversed(left))
+            raise
+
+    def _finish(self, items: Sequence[Finished]) -> None:
+        replies = self._service.commit([item.settlement for item in items], repeated=bool(self._backoff))
+        if self._backoff:
+            self._context.outcomes.delivered([item.settlement.fence for item in items])
+        for item, after in zip(items, replies, strict=True):
+            fence = item.settlement.fence
+            if not after.applied:
+                self._refused(item)
+                continue
+            self._count(item, after)
+            if item.agent is not None:
+                self._parked.put(fence.session_id, fence.token, item.agent)
+                self._table.parked(fence.session_id, fence.token)
+            self._unplaced.append(Ended(fence.session_id, fence.token, after, parked=item.agent is not None))
+
+    def _count(self, item: Finished, after: AfterRun) -> None:
+        status = str(after.status or item.settlement.outcome.status)
+        self._context.telemetry.count("oah_runs_settled_total", status=status, class_=str(item.ready_class))
+        self._context.telemetry.observe("oah_run_duration_seconds", item.seconds, status=status)
+
+    def _return(self, items: Sequence[Returned]) -> None:
+        replies = self._service.release([item.fence for item in items])
+        for item, after in zip(items, replies, strict=True):
+            if after.applied:
+                self._unplaced.append(Ended(item.fence.session_id, item.fence.token, after))
+            else:
+                self._table.drop(item.fence.session_id, item.fence.token)
+
+    def _orphan(self, items: Sequence[Orphaned]) -> None:
+        worker_id = self._context.worker_id
+        for reason in sorted({item.reason for item in items}):
+            sessions = [item.fence.session_id for item in items if item.reason == reason]
+            self._context.recovery.of_sessions(sessions, worker_id, by=worker_id, reason=reason)
+        for item in items:
+            self._table.drop(item.fence.session_id, item.fence.token)
+
+    def _unpark(self, items: Sequence[Unparked]) -> None:
+        pairs = [(item.session_id, item.token) for item in items]
+        for (session_id, token), after in zip(
+            pairs, self._context.store.drop_owner(self._context.worker_id, pairs), strict=True
+        ):
+            self._move(session_id, token, after)
+
+    def _move(self, session_id: SessionId, token: ClaimToken, after: AfterRun) -> None:
+        if after.applied:
+            self._unplaced.append(Ended(session_id, token, after))
+        else:
+            self._table.drop(session_id, token)
+
+    def _place(self) -> None:
+        if not self._unplaced:
+            return
+        items, self._unplaced = self._unplaced, []
+        try:
+            called = self._service.place(items)
+        except EpochMismatch:
+            self._unplaced = items + self._unplaced
+            self._context.epochs.refresh()
+            raise Unavailable("the epoch has changed, free again") from None
+        except Unavailable:
+            self._unplaced = items + self._unplaced
+            raise
+        except LeaseError as error:
+            log.warning("free refused: %s", error)
+            called = []
+        self._service.ensure([e for e in map(self._ensure, self._entries(items, called)) if e is not None])
+        for item in items:
+            if not item.parked:
+                self._table.drop(item.session_id, item.token)
+        if called:
+            self.called()
+
+    def _entries(self, items: Iterable[Ended], called: Sequence[SessionId]) -> list[Ended]:
+        wanted = set(called)
+        return [item for item in items if item.session_id in wanted]
+
+    def _ensure(self, item: Ended) -> Ensure | None:
+        entry = self._table.get(item.session_id, item.token)
+        if entry is None or entry.lane is None or entry.workspace_id is None or item.after.waiting is None:
+            return None
+        return Ensure(item.session_id, entry.lane, entry.workspace_id, item.after.waiting)
+
+    def _refused(self, item: Finished) -> None:
+        fence = item.settlement.fence
+        log.warning("the fence refused the outcome of run %s, attempt %s", fence.run_id, fence.attempt)
+        self._table.drop(fence.session_id, fence.token)
+        if item.agent is not None:
+            threading.Thread(target=item.agent.close, args=(self._context.rules.ladder.key,), daemon=True).start()
+
+    def _later(self, error: Unavailable) -> None:
+        self._backoff = min(max(self._backoff * 2, 0.1), 2.0)
+        self._retry_at = self._context.clock.monotonic() + self._backoff
+        log.warning("settle again in %.1f s: %s", self._backoff, error)

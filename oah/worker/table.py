@@ -1,0 +1,241 @@
+"""The worker's own table: which sessions it believes to own, and by which confirmations.
+
+The table is what renewals and marks name, and where deadlines come from: CLOCK_BOOTTIME before sending the later of
+the confirmations (renew or mark) that named this session and token, + lease - margin. It is the only state that
+claimer, slots, settler and witnesses share; every method is one short critical section.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from oah.core.model.ids import ClaimToken, SessionId, WorkspaceId
+from oah.core.model.lane import Lane
+from oah.core.model.run import ReadyClass
+from oah.ports.broker import Claimed, Held
+from oah.ports.store import RunFence, Started
+
+
+class Phase(StrEnum):
+    """How far a session of this worker is."""
+
+    CLAIMED = "claimed"
+    RUNNING = "running"
+    ENDING = "ending"
+    """The agent is gone or going; what SQL says of the row is the settler's business."""
+    PARKED = "parked"
+
+
+@dataclass(slots=True)
+class Entry:
+    """One session. Moments are CLOCK_BOOTTIME seconds of the sending of a confirmed call."""
+
+    session_id: SessionId
+    token: ClaimToken
+    phase: Phase
+    ready_class: ReadyClass
+    redis_at: float
+    sql_at: float = 0.0
+    lane: Lane | None = None
+    workspace_id: WorkspaceId | None = None
+    agent_id: str | None = None
+    fence: RunFence | None = None
+    suspect: bool = False
+    doubted: bool = False
+    """Redis has said "lost": the next mark decides."""
+    cancel_requested: bool = False
+
+    @property
+    def confirmed_at(self) -> float:
+        """The later confirmation."""
+        return max(self.redis_at, self.sql_at)
+
+
+class Table:
+    """Thread safe."""
+
+    def __init__(self, *, lease: timedelta, margin: timedelta) -> None:
+        self._life = (lease - margin).total_seconds()
+        self._lock = threading.Lock()
+        self._entries: dict[SessionId, Entry] = {}
+        self._counter = 0
+        self._pending: set[ClaimToken] = set()
+
+    # --- claims ---
+
+    def request(self, request: ClaimToken) -> int:
+        """Enter a claim before it is sent; its number."""
+        with self._lock:
+            self._counter += 1
+            self._pending.add(request)
+            return self._counter
+
+    def answered(self, request: ClaimToken, claimed: Iterable[Claimed], *, sent_at: float) -> None:
+        """The claim was answered: its sessions are ours, and listed from now on."""
+        with self._lock:
+            for claim in claimed:
+                entry = self._entries.get(claim.session_id)
+                if entry is not None and entry.token == claim.token:
+                    entry.redis_at = max(entry.redis_at, sent_at)
+                    continue
+                self._entries[claim.session_id] = Entry(
+                    claim.session_id, claim.token, Phase.CLAIMED, claim.ready_class, sent_at
+                )
+            self._pending.discard(request)
+
+    def forget_request(self, request: ClaimToken) -> None:
+        """The claim is given up (epoch, rebuilding): what it may have taken goes back with a later renewal."""
+        with self._lock:
+            self._pending.discard(request)
+
+    # --- runs ---
+
+    def started(self, started: Started, token: ClaimToken, *, begun_at: float) -> Entry:
+        """SQL says that the run is ours, which also is a confirmation by the mark."""
+        run = started.run
+        with self._lock:
+            entry = self._entries.get(run.session_id)
+            if entry is None or entry.token != token:
+                entry = Entry(run.session_id, token, Phase.RUNNING, ReadyClass(run.run_class), 0.0)
+                self._entries[run.session_id] = entry
+            entry.phase = Phase.RUNNING
+            entry.sql_at = max(entry.sql_at, begun_at)
+            entry.lane = started.session.lane
+            entry.workspace_id = run.workspace_id
+            entry.suspect = run.recovery_attempts > 0
+            entry.fence = RunFence(run.session_id, run.id, run.attempt, token)
+            entry.cancel_requested = run.cancel_requested_at is not None
+            return entry
+
+    def agent(self, session_id: SessionId, token: ClaimToken, agent_id: str | None) -> None:
+        """Which tree the deadline of this session is for."""
+        with self._lock:
+            entry = self._mine(session_id, token)
+            if entry is not None:
+                entry.agent_id = agent_id
+
+    def ending(self, session_id: SessionId, token: ClaimToken) -> bool:
+        """The turn is over, or a parked agent is being ended; False when the session is no longer ours."""
+        with self._lock:
+            entry = self._mine(session_id, token)
+            if entry is None:
+                return False
+            entry.phase = Phase.ENDING
+            return True
+
+    def parked(self, session_id: SessionId, token: ClaimToken) -> None:
+        """The run is settled, the agent stays warm."""
+        with self._lock:
+            entry = self._mine(session_id, token)
+            if entry is not None:
+                entry.phase, entry.fence, entry.suspect = Phase.PARKED, None, False
+
+    def drop(self, session_id: SessionId, token: ClaimToken) -> Entry | None:
+        """The session is no longer ours (freed, released, lost)."""
+        with self._lock:
+            entry = self._mine(session_id, token)
+            return self._entries.pop(session_id) if entry is not None else None
+
+    def get(self, session_id: SessionId, token: ClaimToken) -> Entry | None:
+        """The entry, if it is still ours under this token."""
+        with self._lock:
+            return self._mine(session_id, token)
+
+    def by_run(self, fence: RunFence) -> Entry | None:
+        """The entry whose active run this fence names."""
+        with self._lock:
+            entry = self._mine(fence.session_id, fence.token)
+            return entry if entry is not None and entry.fence == fence else None
+
+    # --- witnesses ---
+
+    def renew_view(self) -> tuple[list[Held], int, list[ClaimToken]]:
+        """What a renewal lists, the number of the last claim, and the requests without an answer."""
+        with self._lock:
+            held = [Held(e.session_id, e.token) for e in self._entries.values()]
+            return held, self._counter, list(self._pending)
+
+    def mark_view(self) -> list[tuple[SessionId, ClaimToken]]:
+        """Sessions with an owner row."""
+        with self._lock:
+            return [(e.session_id, e.token) for e in self._entries.values() if e.phase is not Phase.CLAIMED]
+
+    def renewed(self, sessions: Iterable[Held], *, sent_at: float) -> None:
+        """Redis has extended these."""
+        with self._lock:
+            for held in sessions:
+                entry = self._mine(held.session_id, held.token)
+                if entry is not None:
+                    entry.redis_at, entry.doubted = max(entry.redis_at, sent_at), False
+
+    def doubt(self, sessions: Iterable[Held]) -> None:
+        """Redis says that these are lost: the mark decides about those with an owner row, the others go."""
+        with self._lock:
+            for held in sessions:
+                entry = self._mine(held.session_id, held.token)
+                if entry is None:
+                    continue
+                if entry.phase is Phase.CLAIMED:
+                    del self._entries[held.session_id]
+                else:
+                    entry.doubted = True
+
+    def marked(
+        self, view: Iterable[tuple[SessionId, ClaimToken]], confirmed: frozenset[SessionId], *, begun_at: float
+    ) -> tuple[list[Entry], list[Entry]]:
+        """Apply a mark. Returns the doubted that SQL confirms (restore them) and those it does not know (lost)."""
+        back: list[Entry] = []
+        lost: list[Entry] = []
+        with self._lock:
+            for session_id, token in view:
+                entry = self._mine(session_id, token)
+                if entry is None or entry.phase is Phase.CLAIMED:
+                    continue
+                if session_id in confirmed:
+                    entry.sql_at = max(entry.sql_at, begun_at)
+                    if entry.doubted:
+                        back.append(entry)
+                elif entry.sql_at < begun_at and entry.phase is not Phase.ENDING:
+                    lost.append(entry)
+        return back, lost
+
+    def deadlines(self) -> dict[str, float]:
+        """Deadline by agent id, CLOCK_BOOTTIME seconds."""
+        with self._lock:
+            return {e.agent_id: e.confirmed_at + self._life for e in self._entries.values() if e.agent_id is not None}
+
+    def deadline(self, session_id: SessionId, token: ClaimToken) -> float | None:
+        """Until when this session is ours for certain; None: it is not."""
+        with self._lock:
+            entry = self._mine(session_id, token)
+            return entry.confirmed_at + self._life if entry is not None else None
+
+    # --- figures ---
+
+    @property
+    def suspects(self) -> int:
+        """Runs with a recovery behind them that this worker holds (at most one)."""
+        with self._lock:
+            return sum(1 for e in self._entries.values() if e.suspect)
+
+    def doubtful(self) -> bool:
+        """Whether the mark has something to decide at once."""
+        with self._lock:
+            return any(e.doubted for e in self._entries.values())
+
+    def snapshot(self) -> list[Entry]:
+        """The entries now (live objects: read only)."""
+        with self._lock:
+            return list(self._entries.values())
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._entries)
+
+    def _mine(self, session_id: SessionId, token: ClaimToken) -> Entry | None:
+        entry = self._entries.get(session_id)
+        return entry if entry is not None and entry.token == token else None

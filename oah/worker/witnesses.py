@@ -1,0 +1,207 @@
+"""The two witnesses of ownership: ``Renew`` speaks to Redis, ``Mark`` to SQL, each in a thread of its own.
+
+Neither waits for the other, nor for a writer's queue, nor longer than half a period. Either confirmation moves a
+session's deadline, which is told to the PTY host at once. Both stop when the host no longer acknowledges or the main
+loop hangs: then the trees are killed from here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from oah.core.model.ids import ClaimToken, EpochId
+from oah.errors import EpochMismatch, LeaseError, Unavailable
+from oah.ports.broker import Held, Renewal, RenewReply, Restore
+from oah.ports.store import RunFence
+from oah.worker.context import WorkerContext
+from oah.worker.table import Entry, Table
+
+log = logging.getLogger(__name__)
+
+_IDLE_PASSES = 5
+"""With an empty table and no claim in flight a renewal only finds what nobody knows: every fifth pass is enough."""
+
+
+class Vigil:
+    """Says whether this process may go on proving that it owns anything."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._asked: dict[str, float] = {}
+        self._beat = context.clock.boottime()
+        self.stopped = False
+
+    def beat(self) -> None:
+        """The main loop lives."""
+        self._beat = self._context.clock.boottime()
+
+    def passed(self, witness: str) -> bool:
+        """Called by each witness before a pass. False: it must stay silent."""
+        now = self._context.clock.boottime()
+        host = self._context.agent_host
+        with self._lock:
+            asked = self._asked.get(witness)
+            self._asked[witness] = now
+        if now - self._beat > self._context.rules.lease.total_seconds() / 2:
+            if host.live():
+                host.abandon("the main loop of the worker hangs")
+            return False
+        if asked is not None and host.live() and host.acknowledged_at() < asked:
+            host.abandon("no deadline was acknowledged for one period")
+        host.extend({})  # asks for the acknowledgement that the next pass looks for
+        return True
+
+
+class Renew:
+    """One pass: the worker's own table → extended, expired or lost."""
+
+    def __init__(self, context: WorkerContext, table: Table, vigil: Vigil, *, mark_now: Callable[[], None]) -> None:
+        self._context = context
+        self._table = table
+        self._vigil = vigil
+        self._mark_now = mark_now
+        self._passes = 0
+        self._back: list[Entry] = []
+        self._lock = threading.Lock()
+
+    def restore(self, entries: list[Entry]) -> None:
+        """Redis said lost, SQL says ours: with the next pass Redis learns it again."""
+        with self._lock:
+            self._back.extend(entries)
+
+    def __call__(self) -> None:
+        """Raises Unavailable: the loop tries again."""
+        if not self._vigil.passed("renew"):
+            return
+        self._restore()
+        held, counter, pending = self._table.renew_view()
+        self._passes += 1
+        if not held and not pending and self._passes % _IDLE_PASSES:
+            return
+        sent_at = self._context.clock.boottime()
+        try:
+            reply = self._renew(held, counter, pending)
+        except EpochMismatch:
+            self._count("epoch", 1)
+            return
+        except Unavailable:
+            self._count("error", 1)
+            raise
+        self._apply(held, reply, sent_at)
+
+    def _renew(self, held: list[Held], counter: int, pending: list[ClaimToken]) -> RenewReply:
+        try:
+            return self._send(self._context.epochs.current(), held, counter, pending)
+        except EpochMismatch:
+            return self._send(self._other_epoch(), held, counter, pending)
+
+    def _send(self, epoch: EpochId, held: list[Held], counter: int, pending: list[ClaimToken]) -> RenewReply:
+        return self._context.witness_broker.renew(
+            epoch,
+            self._context.worker_id,
+            held,
+            lease=self._context.rules.lease,
+            counter=counter,
+            pending=pending,
+        )
+
+    def _other_epoch(self) -> EpochId:
+        """From SQL; with SQL away a renewal, and only a renewal, may use the id found in Redis."""
+        try:
+            return self._context.epochs.refresh()
+        except Unavailable:
+            found = self._context.witness_broker.view().id
+            if found is None:
+                raise EpochMismatch("Redis has no epoch and SQL does not answer") from None
+            return found
+
+    def _apply(self, held: list[Held], reply: RenewReply, sent_at: float) -> None:
+        by_state: dict[Renewal, list[Held]] = {state: [] for state in Renewal}
+        for each, state in zip(held, reply.states, strict=True):
+            by_state[state].append(each)
+        self._table.renewed(by_state[Renewal.EXTENDED], sent_at=sent_at)
+        for state, members in by_state.items():
+            self._count(str(state), len(members))
+        if reply.returned:
+            self._context.telemetry.count("oah_leases_returned_total", len(reply.returned))
+        if by_state[Renewal.LOST]:
+            self._table.doubt(by_state[Renewal.LOST])
+            self._mark_now()
+        self._context.agent_host.extend(self._table.deadlines())
+        self._context.telemetry.gauge("oah_witness_age_seconds", 0.0, witness="renew")
+
+    def _restore(self) -> None:
+        with self._lock:
+            entries, self._back = self._back, []
+        restores = [
+            Restore(
+                session_id=e.session_id,
+                worker_id=self._context.worker_id,
+                token=e.token,
+                parked=e.phase == "parked",
+                lane=e.lane,
+                workspace_id=e.workspace_id,
+                ready_class=e.ready_class,
+                life=self._context.rules.lease,
+            )
+            for e in entries
+            if e.lane is not None and e.workspace_id is not None
+        ]
+        if not restores:
+            return
+        try:
+            self._context.witness_broker.restore(self._context.epochs.current(), restores)
+        except (LeaseError, Unavailable) as error:
+            log.debug("restore again with the next mark: %s", error)
+
+    def _count(self, outcome: str, number: int) -> None:
+        if number:
+            self._context.telemetry.count("oah_renewals_total", number, outcome=outcome)
+
+
+class Losses(Protocol):
+    """What to do with sessions that SQL no longer knows as ours, and with runs to be cancelled."""
+
+    def lost(self, entries: list[Entry]) -> None: ...
+    def cancel(self, fences: tuple[RunFence, ...]) -> None: ...
+
+
+class Mark:
+    """One pass: the liveness mark of every owner row, which also brings the cancels."""
+
+    def __init__(self, context: WorkerContext, table: Table, vigil: Vigil, renew: Renew, losses: Losses) -> None:
+        self._context = context
+        self._table = table
+        self._vigil = vigil
+        self._renew = renew
+        self._losses = losses
+
+    def __call__(self) -> None:
+        """Raises Unavailable: the loop tries again."""
+        if not self._vigil.passed("mark"):
+            return
+        view = self._table.mark_view()
+        begun_at = self._context.clock.boottime()
+        if not view:
+            return
+        try:
+            reply = self._context.store.mark(self._context.worker_id, view, timeout=self._context.rules.period / 2)
+        except Unavailable:
+            self._context.telemetry.count("oah_marks_total", outcome="error")
+            raise
+        back, lost = self._table.marked(view, reply.confirmed, begun_at=begun_at)
+        self._context.agent_host.extend(self._table.deadlines())
+        self._context.agent_host.marked(begun_boottime=begun_at)
+        self._context.telemetry.count("oah_marks_total", len(reply.confirmed), outcome="kept")
+        self._context.telemetry.gauge("oah_witness_age_seconds", 0.0, witness="mark")
+        if back:
+            self._renew.restore(back)
+        if lost:
+            self._context.telemetry.count("oah_marks_total", len(lost), outcome="lost")
+            self._losses.lost(lost)
+        if reply.cancels:
+            self._losses.cancel(reply.cancels)

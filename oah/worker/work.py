@@ -1,0 +1,67 @@
+"""What travels between claimer, slots and settler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from oah.core.model.ids import ClaimToken, SessionId
+from oah.core.model.run import ReadyClass
+from oah.ports.agent import Agent
+from oah.ports.store import OutputChunk, RunFence, Settlement, Started
+
+
+@dataclass(slots=True)
+class Assignment:
+    """A started run on its way through a slot.
+
+    ``give_back``: the worker drains, end the agent and release the run. ``lost``: the session is somebody else's, end
+    the agent and write nothing. Both are set by other threads, then ``agent`` is closed by them.
+    """
+
+    started: Started
+    fence: RunFence
+    ready_class: ReadyClass
+    agent: Agent | None = None
+    give_back: bool = False
+    lost: bool = False
+    said: int = field(default=0)
+    """Bytes of ``run.output`` text so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """An outcome to settle; ``agent`` when it stays warm."""
+
+    settlement: Settlement
+    ready_class: ReadyClass
+    seconds: float
+    """How long the attempt took."""
+    agent: Agent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A run to release: its tree is verified empty, nothing is counted."""
+
+    fence: RunFence
+    ready_class: ReadyClass
+
+
+@dataclass(frozen=True, slots=True)
+class Orphaned:
+    """A run whose agent was lost under it (host, deadman): tree verified empty, the recovery policy decides."""
+
+    fence: RunFence
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unparked:
+    """A warm agent was ended and its tree verified empty: the owner row goes."""
+
+    session_id: SessionId
+    token: ClaimToken
+
+
+Ending = Finished | Returned | Orphaned | Unparked
+Said = OutputChunk

@@ -1,0 +1,321 @@
+"""The worker: composes table, slots, claimer, settler, ear and witnesses, and walks through its states.
+
+``starting`` → ``idle`` ⇄ ``busy`` → ``stopping``. Before the first claim everything that earlier incarnations left on
+this host is killed, their outcomes are delivered and their runs recovered. A stop is a drain: no more claims, what runs
+may finish within the grace, the rest is released with nothing counted against it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from oah.core.model.ids import WorkerId
+from oah.core.model.worker import WorkerReport, WorkerState
+from oah.errors import Broken, OahError, Unavailable
+from oah.ports.store import CommandKind, RunFence
+from oah.ports.terminal import HostLost
+from oah.runtime.component import Component, ThreadComponent
+from oah.runtime.loop import Backoff, Loop
+from oah.worker.attempt import Attempts, end_soon
+from oah.worker.claimer import Claimer
+from oah.worker.context import WorkerContext
+from oah.worker.ear import Ear
+from oah.worker.engine import Engine
+from oah.worker.keeper import Keeper
+from oah.worker.parked import Parked, Warm
+from oah.worker.settler import Settler
+from oah.worker.slots import Slots
+from oah.worker.table import Entry, Table
+from oah.worker.witnesses import Mark, Renew, Vigil
+from oah.worker.work import Assignment
+
+log = logging.getLogger(__name__)
+
+BEAT = 0.25
+"""Seconds between two answers of the main loop to the watchdog."""
+
+
+class Worker(ThreadComponent):
+    """A worker as a component; its thread is the main loop."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        super().__init__("worker")
+        self._context = context
+        rules = context.rules
+        self._started_at: datetime = context.clock.now()
+        self._phase = WorkerState.STARTING
+        self._cordoned = False
+        self._draining = False
+        self._crash: BaseException | None = None
+        self.table = Table(lease=rules.lease, margin=rules.margin)
+        self._engines = [Engine("engine")] if context.one_engine else [Engine("settler"), Engine("claimer")]
+        self._slots = Slots(rules.slots, execute=self._execute, freed=self._freed, crashed=self._crashed)
+        self._parked = Parked(
+            capacity=rules.parked,
+            idle=rules.warm_idle,
+            clock=context.clock,
+            ended=self._agent_ended,
+        )
+        self._settler = Settler(context, self.table, self._parked, wake=self._engines[0].wake)
+        self._claimer = Claimer(context, self.table, self._slots, wake=self._engines[-1].wake)
+        self._claimer.unsettled = lambda: self._settler.unsettled
+        self._settler.called = self._claimer.hint
+        self._keeper = Keeper(context, self.table, self._slots, self._settler)
+        self._keeper.parked = self._parked
+        self._attempts = Attempts(
+            context, self.table, self._parked, self._settler, cordon=self._cordon_self, draining=lambda: self._draining
+        )
+        self._ear = Ear(context, self._claimer, look=self._look)
+        self._vigil = Vigil(context)
+        self._renew = Renew(context, self.table, self._vigil, mark_now=self._mark_now)
+        self._mark = Mark(context, self.table, self._vigil, self._renew, self)
+        self._mark_loop = self._loop("mark", self._mark, rules.period)
+        self._loops = [
+            self._loop("renew", self._renew, rules.period),
+            self._mark_loop,
+            self._loop("heartbeat", self.report, rules.heartbeat),
+            self._loop("keeper", self._keeper, timedelta(seconds=1)),
+        ]
+        if context.one_engine:
+            self._engines[0].carry(self._settler, self._claimer)
+        else:
+            self._engines[0].carry(self._settler)
+            self._engines[1].carry(self._claimer)
+
+    # --- what others see ---
+
+    @property
+    def id(self) -> WorkerId:
+        """This incarnation."""
+        return self._context.worker_id
+
+    @property
+    def state(self) -> WorkerState:
+        """Busy while a slot works."""
+        if self._phase is WorkerState.IDLE and self._slots.working:
+            return WorkerState.BUSY
+        return self._phase
+
+    def ready(self) -> bool:
+        """Whether it takes runs: not while starting, draining or without its stores."""
+        return self._phase is WorkerState.IDLE and not self._draining and all(not loop.failures for loop in self._loops)
+
+    def report(self) -> None:
+        """The heartbeat: tell the registry. Raises Unavailable."""
+        cpu, rss = self._context.figures()
+        working = self._slots.working
+        telemetry = self._context.telemetry
+        for state in WorkerState:
+            telemetry.gauge("oah_worker_state", 1 if state is self.state else 0, state=str(state))
+        telemetry.gauge("oah_worker_slots", self._context.rules.slots)
+        telemetry.gauge("oah_worker_slots_busy", len(working))
+        telemetry.gauge("oah_worker_cordoned", int(self._cordoned))
+        report = WorkerReport(
+            id=self._context.worker_id,
+            name=self._context.name,
+            host=self._context.host,
+            pid=self._context.pid,
+            pool=self._context.pool,
+            profiles=tuple(lane.profile for lane in self._context.lanes),
+            state=self.state,
+            slots=self._context.rules.slots,
+            busy=len(working),
+            parked=len(self._parked),
+            cordoned=self._cordoned,
+            draining=self._draining,
+            version=self._context.version,
+            started_at=self._started_at,
+            address=self._context.address,
+            cpu_percent=cpu,
+            rss_bytes=rss,
+            sessions={a.fence.session_id: a.fence.run_id for a in working},
+        )
+        self._context.broker.report(report, ttl=max(self._context.rules.heartbeat * 3, self._context.rules.lease))
+
+    # --- life ---
+
+    def run(self) -> None:
+        """Prepare, serve until ``stop``, drain."""
+        self._prepare()
+        if self.stopping.is_set():
+            self._context.agent_host.stop()
+            return
+        self._slots.start()
+        parts: list[Component] = [*self._engines, *self._loops, self._ear]
+        for part in parts:
+            part.watch(self._part_ended)
+            part.start()
+        self._phase = WorkerState.IDLE
+        self.serving()
+        log.info("worker %s serves %s", self.id, ", ".join(map(str, self._context.lanes)))
+        while not self.stopping.wait(BEAT) and self._crash is None:
+            self._vigil.beat()
+        self._drain()
+        if self._crash is not None:
+            raise self._crash
+
+    def _prepare(self) -> None:
+        """Known dead needs no waiting: sweep, deliver, recover what earlier incarnations of this name left."""
+        context = self._context
+        swept = context.agent_host.sweep()
+        if not swept.clean:
+            raise Broken(f"processes of an earlier incarnation cannot be killed: {swept.left}", code="agent_unkillable")
+        if swept.killed:
+            context.telemetry.count("oah_agents_killed_total", swept.killed, reason="swept")
+        context.agent_host.start(self._host_lost)
+        before = [WorkerId(each) for each in context.outcomes.worker_ids()]
+        self._persist(lambda: context.store.record_worker(self.id, context.name, context.host))
+        self._persist(self._settler.deliver_kept)
+        if before:
+            self._persist(lambda: context.recovery.of_workers(before, by=self.id, reason="worker_restarted"))
+        context.outcomes.incarnation(self.id)
+        self._persist(context.epochs.current)
+        with contextlib.suppress(Unavailable):
+            self.report()
+
+    def _persist(self, act: Callable[[], object]) -> None:
+        """Until it works or the worker is stopped: nothing is claimed before."""
+        wait = 0.1
+        while not self.stopping.is_set():
+            try:
+                act()
+                return
+            except OahError as error:
+                if not error.retryable:
+                    raise
+                log.warning("not ready yet, again in %.1f s: %s", wait, error)
+                self.stopping.wait(wait)
+                wait = min(wait * 2, 2.0)
+
+    def _drain(self) -> None:
+        """No more claims; finish within the grace; release the rest; leave nothing behind."""
+        self._phase, self._draining = WorkerState.STOPPING, True
+        self._claimer.stopped = True
+        log.info("worker %s drains", self.id)
+        with contextlib.suppress(OahError):
+            self.report()
+        self._keeper.end(self._parked.sessions())
+        self._wait_idle(None)
+        for assignment in self._slots.working:
+            assignment.give_back = True
+            end_soon(assignment.agent)
+        self._wait_idle(30.0)
+        self._keeper.end(self._parked.sessions())
+        self._flush()
+        for part in (self._ear, *self._loops, *reversed(self._engines)):
+            part.stop(timedelta(0))
+        for part in (self._ear, *self._loops, *self._engines):
+            part.join(timedelta(seconds=3))
+        self._context.agent_host.stop()
+        with contextlib.suppress(OahError):
+            self._context.broker.forget(self.id)
+
+    def _wait_idle(self, limit: float | None) -> bool:
+        """Wait for the slots so many seconds; None: the grace, which a second signal makes shorter."""
+        begun = self._context.clock.monotonic()
+        while not self._slots.wait_idle(BEAT):
+            self._vigil.beat()
+            longest = self.grace.total_seconds() if limit is None else limit
+            if self._context.clock.monotonic() - begun >= longest or self._crash is not None:
+                return False
+        return True
+
+    def _flush(self) -> None:
+        """What has ended is recorded: in SQL, or on this machine's disk for the next incarnation."""
+        begun = self._context.clock.monotonic()
+        while self._settler.unsettled and self._context.clock.monotonic() - begun < 10.0:
+            self._vigil.beat()
+            self.stopping.wait(0)
+            threading.Event().wait(0.02)
+
+    # --- told by the parts ---
+
+    def lost(self, entries: list[Entry]) -> None:
+        """SQL no longer knows these as ours: end their agents, write nothing."""
+        ids = {(entry.session_id, entry.token) for entry in entries}
+        log.warning("sessions lost: %s", ", ".join(sorted(session for session, _ in ids)))
+        self._context.telemetry.count("oah_leases_lost_total", len(ids), how="told")
+        for assignment in self._slots.working:
+            if (assignment.fence.session_id, assignment.fence.token) in ids:
+                assignment.lost = True
+                end_soon(assignment.agent)
+        warm = [entry.session_id for entry in entries if entry.phase == "parked"]
+        if warm:
+            threading.Thread(target=self._keeper.end, args=(warm,), daemon=True).start()
+
+    def cancel(self, fences: tuple[RunFence, ...]) -> None:
+        """Somebody wants these runs cancelled; their slots see it within a quarter of a second."""
+        for fence in fences:
+            entry = self.table.by_run(fence)
+            if entry is not None:
+                entry.cancel_requested = True
+
+    def _look(self) -> None:
+        """Control said "look": commands and cancels are rows in SQL."""
+        self._mark_loop.wake()
+        try:
+            commands = self._context.store.take_commands(self.id)
+        except Unavailable:
+            return
+        for command in commands:
+            log.info("%s by %s", command.kind, command.by)
+            match command.kind:
+                case CommandKind.CORDON:
+                    self._set_cordoned(cordoned=True)
+                case CommandKind.UNCORDON:
+                    self._set_cordoned(cordoned=False)
+                case CommandKind.DRAIN:
+                    self.stop(self._context.rules.drain_grace)
+
+    def _set_cordoned(self, *, cordoned: bool) -> None:
+        self._cordoned = self._claimer.cordoned = cordoned
+        self._loops[2].wake()
+        self._claimer.hint()
+
+    def _cordon_self(self, reason: str) -> None:
+        log.error("cordoned: %s", reason)
+        self._set_cordoned(cordoned=True)
+
+    def _host_lost(self, lost: HostLost) -> None:
+        log.error("PTY host lost: %s (%d agents)", lost.reason, len(lost.agent_ids))
+        self._context.telemetry.count("oah_agent_host_restarts_total")
+        if lost.unkilled:
+            self._cordon_self(f"agents outlived their host: {', '.join(lost.unkilled)}")
+
+    def _execute(self, assignment: Assignment) -> None:
+        self._attempts(assignment)
+
+    def _agent_ended(self, warm: Warm, *, empty: bool) -> None:
+        self._keeper.ended(warm, empty=empty)
+
+    def _mark_now(self) -> None:
+        self._mark_loop.wake()
+
+    def _freed(self) -> None:
+        self._claimer.slot_freed(deaf=self._ear.deaf)
+        self._ear.undeafen()
+
+    def _crashed(self, error: BaseException) -> None:
+        log.critical("a slot crashed", exc_info=error)
+        self._crash = self._crash or error
+
+    def _part_ended(self, part: Component) -> None:
+        if part.failure is not None:
+            self._crash = self._crash or part.failure
+
+    def _loop(self, name: str, work: Callable[[], None], interval: timedelta) -> Loop:
+        context = self._context
+        cap = min(timedelta(seconds=1), context.rules.period)
+        return Loop(
+            name,
+            work,
+            interval=interval,
+            clock=context.clock,
+            telemetry=context.telemetry,
+            chance=context.ids.chance,
+            backoff=Backoff(cap=cap),
+        )
