@@ -41,7 +41,7 @@ class _Control:
     limit: int
 
     def cancel_requested(self) -> bool:
-        return self.entry.cancel_requested and not self.assignment.lost
+        return self.entry.cancel_requested and not self.assignment.is_lost()
 
     def on_output(self, text: str) -> None:
         size = len(text.encode("utf-8", "replace"))
@@ -112,10 +112,10 @@ class Attempts:
 
     def _turn(self, assignment: Assignment, entry: Entry, agent: Agent, kind: str, begun: float) -> Ending | None:
         run, fence = assignment.started.run, assignment.fence
-        if assignment.give_back or assignment.lost:
+        if assignment.is_withdrawn():
             if not agent.close(CLOSE_GRACE):
                 return self._unkillable(assignment, begun, kind)
-            return None if assignment.lost else Returned(fence, assignment.ready_class)
+            return None if assignment.is_lost() else Returned(fence, assignment.ready_class)
         request = TurnRequest(
             run_id=run.id,
             attempt=run.attempt,
@@ -130,14 +130,14 @@ class Attempts:
             if not agent.close(CLOSE_GRACE):
                 return self._unkillable(assignment, begun, kind)
             self._killed("deadman")
-            return None if assignment.lost else Orphaned(fence, "deadline_passed")
+            return None if assignment.is_lost() else Orphaned(fence, "deadline_passed")
         except Exception as error:
             log.exception("run %s", run.id)
             result = TurnResult(status=TurnStatus.FAILED, error_code="agent_error", error_message=repr(error))
         if not self._table.ending(fence.session_id, fence.token):
             agent.close(CLOSE_GRACE)
             return None
-        keep = result.keep_warm and not self._draining() and not assignment.lost and self._context.rules.parked > 0
+        keep = result.keep_warm and not self._draining() and not assignment.is_lost() and self._context.rules.parked > 0
         if not keep and not (result.tree_empty or agent.close(CLOSE_GRACE)):
             return self._unkillable(assignment, begun, kind)
         return self._ending(assignment, result, agent if keep else None, kind, begun)
@@ -145,7 +145,7 @@ class Attempts:
     def _ending(
         self, assignment: Assignment, result: TurnResult, agent: Agent | None, kind: str, begun: float
     ) -> Ending | None:
-        if assignment.lost:
+        if assignment.is_lost():
             self._killed("lost")
             return None
         if result.error_code == "host_lost":

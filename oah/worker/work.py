@@ -27,6 +27,14 @@ class Assignment:
     said: int = field(default=0)
     """Bytes of ``run.output`` text so far."""
 
+    def is_lost(self) -> bool:
+        """Asked again and again: another thread may have set it."""
+        return self.lost
+
+    def is_withdrawn(self) -> bool:
+        """The turn is not to begin."""
+        return self.lost or self.give_back
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:
