@@ -191,7 +191,7 @@ class Fleet:
         """Block until the API is ready. Raises Unavailable when a needed child died or time is up."""
         deadline = self._clock() + within
         while not self.ready():
-            dead = [name for name, child in self._children.items() if child.exit_code is not None]
+            dead = [name for name in sorted(self._meant_to_run) if self[name].exit_code is not None]
             if dead:
                 self[dead[0]].wait(1)
                 raise Unavailable(
@@ -205,7 +205,7 @@ class Fleet:
             time.sleep(every)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
-        """End a child by a signal, reap it and do not restart it; its pid. For tests and demonstrations."""
+        """End a child by a signal and do not restart it; its pid. For tests and demonstrations."""
         child = self._children[name]
         pid = child.pid
         assert pid is not None, f"{name} was never started"
