@@ -1,1 +1,1 @@
-"""One agent, one file: data first, hooks only where data cannot say it."""
+"""Built-in profiles: one agent, one TOML file. Data only; `oah.core.dialogue.profile` says what the keys mean."""

@@ -1,0 +1,138 @@
+"""A profile: what OAH knows about driving one agent program, as data. Parsed from TOML; reading the file is the
+adapters' part.
+
+Keys of the TOML (all but `name`, `kind` optional):
+
+* ``kind``: ``marker`` = an interpreter that stays, told by `inject` to run the input file, and says by markers when a
+turn begins and
+  ends; ``command`` = one program per run, its exit is the outcome; ``noop`` = in process, answers at once.
+* ``argv``: the command. ``{python}`` is OAH's interpreter, ``{scratch}`` a private directory of the agent, ``{input}``
+  (command only) the run's input.
+* ``boot``: text written to ``{scratch}/boot`` before the start. ``inject``: the line typed for a turn (see
+`marker.injection`).
+* ``interrupt_key``, ``quit``: what to type to interrupt a turn, to leave. ``ready_seconds``: how long the start may
+take.
+* ``env``, ``rows``, ``cols``; ``failed_code``: error code of a turn whose status is not 0.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from oah.errors import InvalidRequest
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
+
+
+class Kind(StrEnum):
+    """How a profile is driven."""
+
+    MARKER = "marker"
+    COMMAND = "command"
+    NOOP = "noop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """See the module. `source` says where it came from, for messages."""
+
+    name: str
+    kind: Kind
+    argv: tuple[str, ...] = ()
+    boot: str = ""
+    inject: str = ""
+    interrupt_key: str = "\x03"
+    quit: str = ""
+    ready: timedelta = timedelta(seconds=30)
+    env: Mapping[str, str] = field(default_factory=dict)
+    rows: int = 40
+    cols: int = 100
+    failed_code: str = "exit_nonzero"
+    source: str = ""
+
+
+def parse_profile(text: str, *, source: str) -> Profile:
+    """One profile from the text of its file. Raises InvalidRequest `invalid_profile` that names file and key."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _invalid(source, str(error)) from None
+    return profile_from(table, source=source)
+
+
+def profile_from(table: Mapping[str, Any], *, source: str) -> Profile:
+    """One profile from an already parsed table (a file, or a section of `oah.toml`)."""
+    unknown = sorted(set(table) - set(_TYPES))
+    if unknown:
+        raise _invalid(source, f"unknown key {unknown[0]!r}")
+    for key, value in table.items():
+        if not _fits(value, _TYPES[key]):
+            raise _invalid(source, f"{key} must be a {_TYPES[key]}")
+    name, kind = table.get("name", ""), table.get("kind", "")
+    if not _NAME.match(name):
+        raise _invalid(source, f"name {name!r}: lower case letters, digits, '.', '_', '-', at most 64")
+    if kind not in set(Kind):
+        raise _invalid(source, f"kind {kind!r}: one of {', '.join(Kind)}")
+    plain = {
+        key: table[key]
+        for key in ("boot", "inject", "interrupt_key", "quit", "rows", "cols", "failed_code")
+        if key in table
+    }
+    profile = Profile(
+        name=name,
+        kind=Kind(kind),
+        argv=tuple(table.get("argv", ())),
+        env=dict(table.get("env", {})),
+        ready=timedelta(seconds=table.get("ready_seconds", 30)),
+        source=source,
+        **plain,
+    )
+    _check(profile)
+    return profile
+
+
+_TYPES = {
+    "name": "string",
+    "kind": "string",
+    "argv": "list of strings",
+    "boot": "string",
+    "inject": "string",
+    "interrupt_key": "string",
+    "quit": "string",
+    "ready_seconds": "number",
+    "env": "table of strings",
+    "rows": "number",
+    "cols": "number",
+    "failed_code": "string",
+}
+
+
+def _fits(value: object, kind: str) -> bool:
+    match kind:
+        case "list of strings":
+            return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+        case "table of strings":
+            return isinstance(value, dict) and all(isinstance(entry, str) for entry in value.values())
+        case "number":
+            return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+        case _:
+            return isinstance(value, str)
+
+
+def _check(profile: Profile) -> None:
+    if profile.kind is Kind.NOOP:
+        return
+    if not profile.argv:
+        raise _invalid(profile.source, "argv is missing")
+    if profile.kind is Kind.MARKER and "{turn}" not in profile.inject:
+        raise _invalid(profile.source, "inject must contain {turn}: the marker that ends the turn has to name it")
+
+
+def _invalid(source: str, reason: str) -> InvalidRequest:
+    return InvalidRequest(f"profile {source}: {reason}", code="invalid_profile")
