@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
 
-from oah.core.model.ids import SessionId, WorkerId
+from oah.core.model.ids import WorkerId
 from oah.core.model.lane import Lane
 from oah.core.policy import claim_order
 from oah.ports.agent import AgentFactory, KillLadder
@@ -19,6 +18,7 @@ from oah.ports.history import OutcomeLog
 from oah.ports.store import Store
 from oah.ports.telemetry import Telemetry
 from oah.ports.terminal import AgentHost
+from oah.services.recover import RecoverOwners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +47,6 @@ class WorkerRules:
         return self.lease / 6
 
 
-class OwnRecovery(Protocol):
-    """Recovery of runs whose owner is known to be gone, without waiting for the witnesses."""
-
-    def of_workers(self, workers: list[WorkerId], *, by: str, reason: str) -> int:
-        """Earlier incarnations of this worker, whose trees have been swept."""
-        ...
-
-    def of_sessions(self, sessions: list[SessionId], worker_id: WorkerId, *, by: str, reason: str) -> int:
-        """Sessions of this worker whose trees are verified empty (the host was lost)."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContext:
     """Adapters, services and numbers. ``witness_broker`` has a connection and a time-out of its own."""
@@ -80,7 +68,8 @@ class WorkerContext:
     agent_host: AgentHost
     agents: AgentFactory
     outcomes: OutcomeLog
-    recovery: OwnRecovery
+    recover: RecoverOwners
+    """For runs whose owner is known to be gone, without waiting for the witnesses."""
     promote: Callable[[], None]
     claim_rules: claim_order.Rules
     figures: Callable[[], tuple[float, int]]

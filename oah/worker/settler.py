@@ -6,13 +6,14 @@ outcomes are on this machine's disk and the leases are kept; while Redis is away
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from oah.core.model.ids import ClaimToken, SessionId
-from oah.errors import EpochMismatch, LeaseError, Unavailable
+from oah.errors import LeaseError, OahError, Unavailable
 from oah.ports.broker import Ensure
 from oah.ports.store import AfterRun, OutputChunk
 from oah.services.settle import Ended, SettleRuns
@@ -164,10 +165,14 @@ class Settler:
                 self._table.drop(item.fence.session_id, item.fence.token)
 
     def _orphan(self, items: Sequence[Orphaned]) -> None:
+        """Our own rows, trees verified empty: the policy decides at once, nobody has to wait for the witnesses."""
         worker_id = self._context.worker_id
+        tokens = {item.fence.session_id: item.fence.token for item in items}
+        rows = [row for row in self._context.store.owners_of(list(tokens)) if row.token == tokens[row.session_id]]
         for reason in sorted({item.reason for item in items}):
-            sessions = [item.fence.session_id for item in items if item.reason == reason]
-            self._context.recovery.of_sessions(sessions, worker_id, by=worker_id, reason=reason)
+            sessions = {item.fence.session_id for item in items if item.reason == reason}
+            chosen = [row for row in rows if row.session_id in sessions]
+            self._context.recover(chosen, cause=reason, by=worker_id)
         for item in items:
             self._table.drop(item.fence.session_id, item.fence.token)
 
@@ -190,22 +195,23 @@ class Settler:
         items, self._unplaced = self._unplaced, []
         try:
             called = self._service.place(items)
-        except EpochMismatch:
-            self._unplaced = items + self._unplaced
-            self._context.epochs.refresh()
-            raise Unavailable("the epoch has changed, free again") from None
         except Unavailable:
             self._unplaced = items + self._unplaced
             raise
         except LeaseError as error:
-            log.warning("free refused: %s", error)
-            called = []
+            self._unplaced = items + self._unplaced
+            self._read_epoch()
+            raise Unavailable(f"free again: {error.message}") from error
         self._service.ensure([e for e in map(self._ensure, self._entries(items, called)) if e is not None])
         for item in items:
             if not item.parked:
                 self._table.drop(item.session_id, item.token)
         if called:
             self.called()
+
+    def _read_epoch(self) -> None:
+        with contextlib.suppress(OahError):
+            self._context.epochs.refresh()
 
     def _entries(self, items: Iterable[Ended], called: Sequence[SessionId]) -> list[Ended]:
         wanted = set(called)

@@ -171,7 +171,7 @@ class Worker(ThreadComponent):
         self._persist(lambda: context.store.record_worker(self.id, context.name, context.host))
         self._persist(self._settler.deliver_kept)
         if before:
-            self._persist(lambda: context.recovery.of_workers(before, by=self.id, reason="worker_restarted"))
+            self._persist(lambda: context.recover.known_dead(before, by=self.id))
         context.outcomes.incarnation(self.id)
         self._persist(context.epochs.current)
         with contextlib.suppress(Unavailable):
