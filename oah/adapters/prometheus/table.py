@@ -109,7 +109,7 @@ _DISPATCH = (
     _counter(
         "oah_epochs_minted_total",
         "New epochs, by what made the old one suspect",
-        reason=_of("first", "missing", "unknown", "server_changed", "slot", "asked"),
+        reason=_of("first", "missing", "older", "unknown", "server_changed", "slot", "asked"),
     ),
     _gauge("oah_epoch_state", "1 for the state the shard is in (leader)", state=_of("open", "rebuilding", "suspect")),
     _gauge("oah_ready_sessions", "Ready sessions (leader)", lane=None, class_=_READY_CLASS),

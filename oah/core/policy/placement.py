@@ -18,14 +18,12 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One session with queued runs or an owner. `mark_age` None: no owner row. `same_token`: the broker's lease is
-    the owner row's."""
+    """One session with queued runs. `mark_age` None: it has no owner row."""
 
     eligible: ReadyClass | None
     holds: tuple[HoldReason, ...]
     mark_age: timedelta | None
     place: Place
-    same_token: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,216 @@
+"""The controller: a leader lease, a leader's rota, promotion and relay, and a probe.
+
+Several may run; one leads, the others wait. Everything a leader does is safe when two do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from oah.controller.duties import Duty, KeepEpoch, Rota
+from oah.controller.rules import ControllerRules
+from oah.errors import OahError
+from oah.ports.broker import Broker
+from oah.ports.clock import Clock, Ids
+from oah.ports.store import Store
+from oah.ports.telemetry import Telemetry
+from oah.runtime.component import Component
+from oah.runtime.leadership import Leadership
+from oah.runtime.loop import Loop
+from oah.runtime.probe import Exposition, Probe
+from oah.services.audit import AuditOwners
+from oah.services.caps import RecomputeCaps
+from oah.services.clocks import WatchClocks
+from oah.services.decisions import Decisions
+from oah.services.epoch import EpochKeeper
+from oah.services.forget import ForgetWorkers
+from oah.services.measure import MeasureQueues
+from oah.services.orphans import JudgeOwners
+from oah.services.place import Places
+from oah.services.promote import PromoteRuns
+from oah.services.reconcile import Reconcile
+from oah.services.recover import RecoverOwners
+from oah.services.rehydrate import Rehydrate
+from oah.services.relay import RelayRuns
+from oah.services.sweep import SweepLeases
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the probe listens, and the figures that it shows."""
+
+    host: str
+    port: int
+    metrics: Exposition
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerContext:
+    """What a controller is made of; bootstrap fills it. ``endpoint`` None: the process has an API that shows it all."""
+
+    store: Store
+    broker: Broker
+    clock: Clock
+    ids: Ids
+    telemetry: Telemetry
+    epochs: EpochKeeper
+    rules: ControllerRules
+    holder: str
+    decisions: Decisions
+    endpoint: Endpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The services of a leader, wired. One thread at a time."""
+
+    keep_epoch: KeepEpoch
+    clocks: WatchClocks
+    sweep: SweepLeases
+    audit: AuditOwners
+    reconcile: Reconcile
+    caps: RecomputeCaps
+    forget: ForgetWorkers
+    measure: MeasureQueues
+    promote: PromoteRuns
+    relay: RelayRuns
+    recover: RecoverOwners
+    going_on: Callable[[], bool] = field(default=lambda: True)
+
+    def rota(self, context: ControllerContext) -> Rota:
+        """Which is called how often, most important first."""
+        epoch = context.epochs.current
+        rules = context.rules
+        duties = (
+            Duty("epoch", timedelta(0), self.keep_epoch),
+            Duty("sweep", timedelta(0), lambda: self.sweep(epoch())),
+            Duty("look_again", rules.look_again_every, lambda: self.reconcile.look_again(epoch())),
+            Duty("audit", rules.audit_every, lambda: self.audit(epoch(), self.going_on)),
+            Duty("reconcile", rules.reconcile_every, lambda: self.reconcile.look(epoch(), self.going_on)),
+            Duty("caps", rules.reconcile_every, lambda: self.caps(epoch())),
+            Duty("measure", rules.measure_every, self.measure),
+            Duty("forget", rules.audit_every, self.forget),
+        )
+        return Rota(duties, context.clock, context.epochs, going_on=self.going_on)
+
+
+def create_services(context: ControllerContext, *, going_on: Callable[[], bool] = lambda: True) -> Services:
+    """Wire the services. ``going_on``: asked between the pages of a long pass."""
+    store, broker, telemetry, rules = context.store, context.broker, context.telemetry, context.rules
+    decisions = context.decisions
+    places = Places(store, broker)
+    recover = RecoverOwners(store, places, context.epochs, telemetry, rules.recovery, decisions)
+    clocks = WatchClocks(store, broker, context.clock, telemetry, rules.clocks, decisions)
+    judge = JudgeOwners(broker, places, recover, clocks, rules.orphan, decisions, context.holder)
+    rehydrate = Rehydrate(store, places, rules.lease, decisions)
+    return Services(
+        keep_epoch=KeepEpoch(context.epochs, rehydrate, telemetry, decisions, going_on=going_on),
+        clocks=clocks,
+        sweep=SweepLeases(store, broker, places, judge, decisions),
+        audit=AuditOwners(store, judge, rules.lease),
+        reconcile=Reconcile(store, broker, places, context.clock, telemetry, decisions, rules.placement),
+        caps=RecomputeCaps(store, broker, telemetry),
+        forget=ForgetWorkers(store, broker, telemetry),
+        measure=MeasureQueues(store, broker, telemetry, rules.lease),
+        promote=PromoteRuns(store, places),
+        relay=RelayRuns(store, places, telemetry, rules.relay_older_than),
+        recover=recover,
+        going_on=going_on,
+    )
+
+
+class _Leading:
+    """What begins and ends with leadership."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        rules = context.rules
+        self.leadership = Leadership(
+            context.broker,
+            context.holder,
+            clock=context.clock,
+            lease=rules.leader_lease,
+            renew=rules.leader_renew,
+            telemetry=context.telemetry,
+            on_gain=self.gained,
+            on_loss=self.lost,
+        )
+        self.services = create_services(context, going_on=self.leadership.leads)
+        self._context = context
+        self._rota = self.services.rota(context)
+        self._leader = self._loop("leader", self._rota, rules.sweep_every)
+
+    def components(self) -> list[Component]:
+        """The loops, and the lease last: nothing is asked of them before."""
+        rules = self._context.rules
+        promote = self._loop("promote", lambda: _promote(self._context, self.services), rules.tick_every)
+        relay = self._loop("relay", lambda: _relay(self._context, self.services), rules.relay_every)
+        return [self._leader, promote, relay, self.leadership]
+
+    def gained(self) -> None:
+        """A new leader knows no clock and owes every duty."""
+        self.services.clocks.begin()
+        self._rota.restart()
+        self._leader.wake()
+
+    def lost(self) -> None:
+        """The figures are another's now."""
+        self.services.measure.clear()
+
+    def _loop(self, name: str, work: Callable[[], timedelta | None], interval: timedelta) -> Loop:
+        return Loop(
+            name,
+            self.leadership.only(work),
+            interval=interval,
+            clock=self._context.clock,
+            telemetry=self._context.telemetry,
+            chance=self._context.ids.chance,
+        )
+
+
+def create_controller(context: ControllerContext) -> list[Component]:
+    """The components, in the order in which a group starts them."""
+    leading = _Leading(context)
+    components = leading.components()
+    if context.endpoint is not None:
+        components.append(_probe(context, context.endpoint, leading.leadership))
+    return components
+
+
+def _promote(context: ControllerContext, services: Services) -> timedelta | None:
+    services.promote(context.epochs.current())
+    return None
+
+
+def _relay(context: ControllerContext, services: Services) -> timedelta | None:
+    if not services.keep_epoch.settled:
+        return None
+    full = services.relay(context.epochs.current()) >= services.relay.limit
+    return timedelta(0) if full else None
+
+
+def _probe(context: ControllerContext, endpoint: Endpoint, leadership: Leadership) -> Probe:
+    def reasons() -> list[str]:
+        found = []
+        for name, check in (("database", context.store.check), ("redis", context.broker.leader)):
+            try:
+                check()
+            except OahError as error:
+                found.append(f"{name}: {error.message}")
+        return found
+
+    def decisions() -> dict[str, Any]:
+        return {"items": [asdict(each) for each in context.decisions.last()], "next_cursor": None}
+
+    def controller() -> dict[str, Any]:
+        return {"holder": context.holder, "leader": context.broker.leader(), "leads": leadership.leads()}
+
+    return Probe(
+        host=endpoint.host,
+        port=endpoint.port,
+        reasons=reasons,
+        metrics=endpoint.metrics,
+        pages={"/decisions": decisions, "/controller": controller},
+    )

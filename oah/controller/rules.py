@@ -1,0 +1,67 @@
+"""What the controller was told: how long things live and how often it looks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from oah.core.policy import clocks, orphan, placement, recovery
+from oah.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerRules:
+    """Intervals and lives. Defaults are those of the settings."""
+
+    recovery: recovery.Rules
+    lease: timedelta = timedelta(seconds=30)
+    margin: timedelta = timedelta(seconds=5)
+    leader_lease: timedelta = timedelta(seconds=15)
+    leader_renew: timedelta = timedelta(seconds=5)
+    sweep_every: timedelta = timedelta(seconds=1)
+    audit_every: timedelta = timedelta(seconds=15)
+    reconcile_every: timedelta = timedelta(seconds=10)
+    look_again_every: timedelta = timedelta(seconds=2)
+    tick_every: timedelta = timedelta(seconds=1)
+    relay_every: timedelta = timedelta(seconds=1)
+    relay_older_than: timedelta = timedelta(seconds=2)
+    measure_every: timedelta = timedelta(seconds=5)
+
+    @property
+    def orphan(self) -> orphan.Rules:
+        """For `core/policy/orphan.py`."""
+        return orphan.Rules(self.lease)
+
+    @property
+    def clocks(self) -> clocks.Rules:
+        """For `core/policy/clocks.py`."""
+        return clocks.Rules(self.lease, self.margin)
+
+    @property
+    def placement(self) -> placement.Rules:
+        """For `core/policy/placement.py`."""
+        return placement.Rules(self.lease)
+
+
+def recovery_rules(settings: Settings) -> recovery.Rules:
+    """What an operator wants done with runs whose owner is gone; a starting worker needs it too."""
+    strategy = recovery.Strategy(settings.recovery_strategy.value)
+    return recovery.Rules(strategy, settings.stale_run_recovery_max_attempts)
+
+
+def controller_rules(settings: Settings) -> ControllerRules:
+    """The rules of a deployment."""
+    section = settings.controller
+    return ControllerRules(
+        recovery=recovery_rules(settings),
+        lease=settings.lease,
+        margin=settings.margin,
+        leader_lease=timedelta(seconds=section.leader_lease_seconds),
+        leader_renew=timedelta(seconds=section.leader_renew_seconds),
+        sweep_every=timedelta(seconds=section.sweep_seconds),
+        audit_every=timedelta(seconds=section.audit_seconds),
+        reconcile_every=timedelta(seconds=section.reconcile_seconds),
+        tick_every=timedelta(seconds=section.tick_seconds),
+        relay_every=timedelta(seconds=section.relay_seconds),
+        relay_older_than=timedelta(seconds=section.relay_older_than_seconds),
+    )

@@ -1,0 +1,62 @@
+"""Measure: the figures that only the leader shows, counted in the stores every few seconds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from oah.core.model.run import ReadyClass, RunStatus
+from oah.core.model.worker import WorkerState
+from oah.ports.broker import Broker
+from oah.ports.store import Store
+from oah.ports.telemetry import Telemetry
+
+_LEADERS = (
+    "oah_deferred_runs",
+    "oah_running_runs_without_heartbeat",
+    "oah_recovery_on_hold",
+    "oah_active_runs",
+    "oah_workers_active",
+    "oah_ready_sessions",
+    "oah_epoch_state",
+)
+
+
+@dataclass(slots=True)
+class MeasureQueues:
+    """One pass. Raises Unavailable: old figures stay, their loop's failures are counted."""
+
+    store: Store
+    broker: Broker
+    telemetry: Telemetry
+    lease: timedelta
+    _lanes: frozenset[tuple[str, ReadyClass]] = field(default_factory=frozenset)
+
+    def __call__(self) -> None:
+        """SQL, then the broker, then the registry."""
+        counts = self.store.counts(None, lease=self.lease)
+        gauge = self.telemetry.gauge
+        gauge("oah_deferred_runs", counts.deferred)
+        gauge("oah_running_runs_without_heartbeat", counts.stale_owners)
+        for status in (RunStatus.RUNNING, RunStatus.WAITING_TOOL):
+            gauge("oah_active_runs", counts.runs.get(status, 0), status=str(status))
+        self._queues()
+        states = Counter(worker.state for worker in self.broker.workers())
+        for state in WorkerState:
+            gauge("oah_workers_active", states[state], state=str(state))
+
+    def _queues(self) -> None:
+        figures = self.broker.figures()
+        now = {(str(depth.lane), depth.ready_class): depth.sessions for depth in figures.ready}
+        for (lane, ready_class), sessions in now.items():
+            self.telemetry.gauge("oah_ready_sessions", sessions, lane=lane, class_=str(ready_class))
+        for lane, ready_class in self._lanes - now.keys():
+            self.telemetry.forget("oah_ready_sessions", lane=lane, class_=str(ready_class))
+        self._lanes = frozenset(now)
+
+    def clear(self) -> None:
+        """No longer leader: better no figure than an old one."""
+        for name in _LEADERS:
+            self.telemetry.forget(name)
+        self._lanes = frozenset()

@@ -1,0 +1,119 @@
+"""Places: tell the broker where sessions belong, as SQL says. Shared by promotion, rehydrate, reconcile and recovery.
+
+Everything here is repeatable, and each write that rests on a look into SQL is followed by a second look where the
+first may have become stale meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from oah.core.model.ids import ClaimToken, EpochId, SessionId
+from oah.core.model.run import ReadyClass
+from oah.ports.broker import Broker, Ensure, Free, Hear, Hold, Placed, Recover, Restore, Target
+from oah.ports.store import OwnerRow, QueuedSession, RecoveryStore
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLease:
+    """A lease of which SQL says that nobody owns it."""
+
+    session_id: SessionId
+    token: ClaimToken
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Raises Unavailable and EpochMismatch from everything; nothing is half done that a repetition would not finish."""
+
+    store: RecoveryStore
+    broker: Broker
+
+    def put(
+        self, epoch: EpochId, sessions: Sequence[QueuedSession], scores: Mapping[SessionId, float] | None = None
+    ) -> None:
+        """Held sessions are held, those with an eligible run ensured, and parked owners told to look."""
+        holds = [Hold(s.session_id, s.holds, s.until_in) for s in sessions if s.holds]
+        if holds:
+            self.broker.hold(epoch, holds)
+        ensures = [
+            Ensure(s.session_id, s.lane, s.workspace_id, s.ready_class, (scores or {}).get(s.session_id))
+            for s in sessions
+            if s.ready_class is not None and not s.holds
+        ]
+        if ensures:
+            self.call(self.broker.ensure(epoch, ensures))
+
+    def hear(self, epoch: EpochId, hears: Sequence[Hear]) -> None:
+        """``enqueue``, and the owners of parked sessions told. Raises Backpressure too."""
+        if hears:
+            self.call(self.broker.enqueue(epoch, hears))
+
+    def call(self, placed: Iterable[Placed]) -> None:
+        """Owners of parked sessions that were called look into SQL."""
+        owners = {each.owner for each in placed if each.owner is not None}
+        if owners:
+            self.broker.look(owners)
+
+    def restore(
+        self,
+        epoch: EpochId,
+        rows: Sequence[OwnerRow],
+        lives: Mapping[SessionId, timedelta],
+        over: Mapping[SessionId, ClaimToken] | None = None,
+    ) -> list[bool]:
+        """Lease sessions again for the owners that SQL named. A row that went while we wrote is taken back."""
+        if not rows:
+            return []
+        done = self.broker.restore(
+            epoch,
+            [
+                Restore(
+                    session_id=row.session_id,
+                    worker_id=row.worker_id,
+                    token=row.token,
+                    parked=row.parked,
+                    lane=row.lane,
+                    workspace_id=row.workspace_id,
+                    ready_class=row.ready_class or ReadyClass.INTERACTIVE,
+                    life=lives[row.session_id],
+                    over=(over or {}).get(row.session_id),
+                )
+                for row in rows
+            ],
+        )
+        still = {row.session_id: row.token for row in self.store.owners_of([row.session_id for row in rows])}
+        gone = [DeadLease(row.session_id, row.token) for row in rows if still.get(row.session_id) != row.token]
+        self.hand_back(epoch, gone)
+        return done
+
+    def hand_back(self, epoch: EpochId, leases: Sequence[DeadLease]) -> int:
+        """End leases that nobody owns: ready at the old score, held or idle, as SQL says. How many it found."""
+        if not leases:
+            return 0
+        tokens = {lease.session_id: lease.token for lease in leases}
+        queued = {s.session_id: s for s in self.store.queued_sessions_of(list(tokens), epoch)}
+        recovers = [
+            Recover(
+                session_id=s.session_id,
+                token=tokens[s.session_id],
+                target=Target.HELD if s.holds else Target.READY,
+                lane=s.lane,
+                workspace_id=s.workspace_id,
+                ready_class=None if s.holds else s.ready_class,
+                until_in=s.until_in if s.holds else None,
+                reasons=s.holds,
+            )
+            for s in queued.values()
+            if s.holds or s.ready_class is not None
+        ]
+        placed = {recover.session_id for recover in recovers}
+        idle = [session_id for session_id in tokens if session_id not in placed]
+        freed = self.broker.recover(epoch, recovers) if recovers else []
+        if idle:
+            freed += self.broker.free(epoch, [Free(each, tokens[each], Target.IDLE) for each in idle])
+            # A run may have been accepted after our look, and heard of before the lease ended.
+            self.put(epoch, self.store.queued_sessions_of(idle, epoch))
+        return sum(each.place is not None for each in freed)
