@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from oah.core.model.run import Outcome, RunError, RunStatus
+from oah.core.model.run import Outcome, Run, RunError, RunStatus
 from oah.core.model.session import HoldReason
 from oah.errors import AgentError, LeaseError, OahError, Unavailable
 from oah.ports.agent import Agent, AgentSpec, TurnRequest, TurnResult, TurnStatus
@@ -120,7 +120,7 @@ class Attempts:
             run_id=run.id,
             attempt=run.attempt,
             input=run.input,
-            timeout=run.timeout,
+            timeout=self._time_left(run),
             ladder=self._context.rules.ladder,
         )
         control = _Control(entry, assignment, self._settler, self._context.rules.output_bytes)
@@ -204,6 +204,13 @@ class Attempts:
         self._context.telemetry.count("oah_agents_opened_total", agent="fresh")
         assignment.agent = agent
         return agent, "fresh"
+
+    def _time_left(self, run: Run) -> timedelta | None:
+        """The run's timeout counts per attempt, its deadline per run."""
+        limits = [run.timeout] if run.timeout is not None else []
+        if run.deadline_at is not None:
+            limits.append(max(run.deadline_at - self._context.clock.now(), timedelta(0)))
+        return min(limits, default=None)
 
     def _home(self, workspace_id: str, session_id: str) -> Path:
         return self._context.data_dir / "homes" / workspace_id / session_id

@@ -79,4 +79,5 @@ class WorkerContext:
     one_engine: bool
     """SQLite has one writer: claimer and settler share a thread."""
     address: str | None = None
-    embedded: bool = False
+    on_drain: Callable[[], None] = lambda: None
+    """An operator drains this worker: a process of its own ends, an embedded one only takes no more."""

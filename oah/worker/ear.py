@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 LONGEST_WAIT = timedelta(seconds=5)
 """One blocking call; then a claim looks whether a token was lost (source: dispatch.md, Ownership)."""
 
+LOOK_PAUSE = 1.0
+"""Seconds between two looks into SQL that a nudge of our own may have caused."""
+
 SHORTEST_WAIT = timedelta(milliseconds=50)
 
 
@@ -33,6 +36,7 @@ class Ear(ThreadComponent):
         self._claimer = claimer
         self._look = look
         self._nudged = threading.Event()
+        self._looked_at = 0.0
         self.deaf = False
         """Whether it listens to control only, because no slot is idle."""
 
@@ -75,10 +79,18 @@ class Ear(ThreadComponent):
         if self.stopping.is_set():
             return
         if kind is WakeKind.LOOK:
-            self._look()
+            self._looked()
         if kind is None and self._claimer.tick_stale:
             self._context.promote()
         self._claimer.hint()
+
+    def _looked(self) -> None:
+        """Our own nudges look like anybody's ``look``; under load they come with every batch, so they are bounded."""
+        now = self._context.clock.monotonic()
+        if self._nudged.is_set() and now - self._looked_at < LOOK_PAUSE:
+            return
+        self._looked_at = now
+        self._look()
 
     def _timeout(self) -> timedelta:
         due = self._claimer.next_due

@@ -44,6 +44,9 @@ class Settler:
         self._retry_at = 0.0
         self._backoff = 0.0
         self.called: Callable[[], None] = lambda: None
+        """Told when a parked session of ours is called already."""
+        self.settled: Callable[[], None] = lambda: None
+        """Told after each batch: outcomes that bounded the claims are gone."""
 
     # --- from other threads ---
 
@@ -88,6 +91,7 @@ class Settler:
             self._later(error)
         else:
             self._backoff = 0.0
+            self.settled()
 
     def deliver_kept(self) -> list[SessionId]:
         """Deliver what an earlier incarnation could not. Raises Unavailable."""

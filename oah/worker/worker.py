@@ -64,6 +64,7 @@ class Worker(ThreadComponent):
         self._claimer = Claimer(context, self.table, self._slots, wake=self._engines[-1].wake)
         self._claimer.unsettled = lambda: self._settler.unsettled
         self._settler.called = self._claimer.hint
+        self._settler.settled = self._engines[-1].wake
         self._keeper = Keeper(context, self.table, self._slots, self._settler)
         self._keeper.parked = self._parked
         self._attempts = Attempts(
@@ -77,7 +78,7 @@ class Worker(ThreadComponent):
         self._loops = [
             self._loop("renew", self._renew, rules.period),
             self._mark_loop,
-            self._loop("heartbeat", self.report, rules.heartbeat),
+            self._loop("heartbeat", self._heartbeat, rules.heartbeat),
             self._loop("keeper", self._keeper, timedelta(seconds=1)),
         ]
         if context.one_engine:
@@ -257,11 +258,11 @@ class Worker(ThreadComponent):
     def _look(self) -> None:
         """Control said "look": commands and cancels are rows in SQL."""
         self._mark_loop.wake()
-        try:
-            commands = self._context.store.take_commands(self.id)
-        except Unavailable:
-            return
-        for command in commands:
+        with contextlib.suppress(Unavailable):
+            self._take_commands()
+
+    def _take_commands(self) -> None:
+        for command in self._context.store.take_commands(self.id):
             log.info("%s by %s", command.kind, command.by)
             match command.kind:
                 case CommandKind.CORDON:
@@ -269,7 +270,14 @@ class Worker(ThreadComponent):
                 case CommandKind.UNCORDON:
                     self._set_cordoned(cordoned=False)
                 case CommandKind.DRAIN:
-                    self.stop(self._context.rules.drain_grace)
+                    self._draining = True
+                    self._set_cordoned(cordoned=True)
+                    self._context.on_drain()
+
+    def _heartbeat(self) -> None:
+        """Commands are also read here, should a ``look`` have been lost."""
+        self.report()
+        self._take_commands()
 
     def _set_cordoned(self, *, cordoned: bool) -> None:
         self._cordoned = self._claimer.cordoned = cordoned
