@@ -14,7 +14,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from oah.cli.demo import Story
+    from oah.cli.story import Story
 
 _MARKS = {
     "queued": ("·", "yellow"),

@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ import click
 from oah.cli.connection import read_admin_key
 from oah.cli.failures import Exit, OneLineErrors, complain
 from oah.cli.fleet import Fleet, Plan, free_port
+from oah.cli.story import Story
 from oah.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -44,42 +44,6 @@ PYTHON_INPUTS = ("print('the answer is', 6 * 7)", "import time; time.sleep(0.5)"
 
 Say = Callable[[str], None]
 Json = Mapping[str, Any]
-
-
-@dataclass(slots=True)
-class Story:
-    """What has happened so far; the board shows it, the verdict is drawn from it."""
-
-    data_dir: Path
-    sessions: dict[str, str] = field(default_factory=dict)
-    """Session → its agent."""
-    runs: list[str] = field(default_factory=list)
-    victim: str = ""
-    working_since: float | None = None
-    """When the victim was first seen running (monotonic)."""
-    killed_worker: str | None = None
-    """Name of the worker that was killed."""
-    killed_id: str | None = None
-    """Its id (this incarnation) in the registry."""
-    killed_at: float = 0.0
-    recovered_after: float | None = None
-    """Seconds from the kill to the start of the next attempt."""
-    restarted: bool = False
-    seen: dict[str, Json] = field(default_factory=dict)
-    """Run → its document as last read."""
-
-    def counts(self) -> dict[str, int]:
-        """Runs by status."""
-        counts: dict[str, int] = {}
-        for run in self.seen.values():
-            counts[run["status"]] = counts.get(run["status"], 0) + 1
-        return counts
-
-    @property
-    def finished(self) -> bool:
-        """Whether every run has ended."""
-        ended = {"completed", "failed", "cancelled", "timed_out"}
-        return len(self.seen) == len(self.runs) and all(run["status"] in ended for run in self.seen.values())
 
 
 def demo_plan(data_dir: Path) -> Plan:

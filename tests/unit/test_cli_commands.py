@@ -1,0 +1,402 @@
+"""Commands against a scripted API: what is asked over HTTP, what is printed, and the exit code."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from oah.cli.connection import Connection
+from oah.cli.main import oah
+from oah.client import Client
+
+RUN: dict[str, Any] = {
+    "id": "run_1",
+    "session_id": "ses_1",
+    "status": "completed",
+    "class": "interactive",
+    "position": 1,
+    "attempt": 1,
+    "input": "echo hi",
+    "created_at": "2026-01-02T03:04:05Z",
+    "error": None,
+}
+FAILED = {**RUN, "status": "failed", "error": {"code": "exit_nonzero", "message": "exit code 3"}}
+
+Route = Any  # a document, a (status, document) pair, or a function of the request
+
+
+class Api:
+    """Answers what it was told, remembers what it was asked."""
+
+    def __init__(self, routes: dict[str, Route]) -> None:
+        self.routes = routes
+        self.asked: list[httpx.Request] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request)
+        route = self.routes.get(f"{request.method} {request.url.path}")
+        if route is None:
+            return httpx.Response(404, json={"code": "not_found", "detail": f"no {request.url.path}"})
+        if callable(route):
+            answer = route(request)
+            assert isinstance(answer, httpx.Response)
+            return answer
+        status, document = route if isinstance(route, tuple) else (200, route)
+        # Escaped, so that a document may hold a lone surrogate, as JSON can.
+        return httpx.Response(status, content=json.dumps(document), headers={"content-type": "application/json"})
+
+    def body(self, index: int = -1) -> Any:
+        return json.loads(self.asked[index].content)
+
+
+Oah = Callable[..., tuple[Result, Api]]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, tmp_path) -> Oah:
+    """Runs `oah ARGS` against routes; nothing of the caller's settings is seen."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("OAH_API_URL", "OAH_API_KEY", "OAH_DATA_DIR", "OAH_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(*args: str, routes: dict[str, Route] | None = None, stdin: str | bytes | None = None) -> Any:
+        api = Api(routes or {})
+        connection = Connection(
+            open_client=lambda url, key: Client(url, key, retries=0, transport=httpx.MockTransport(api))
+        )
+        result = CliRunner().invoke(oah, list(args), obj=connection, input=stdin)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result, api
+
+    return run
+
+
+def sse(*events: dict[str, Any]) -> Callable[[httpx.Request], httpx.Response]:
+    text = "".join(f"id: {e['number']}\nevent: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events)
+    return lambda request: httpx.Response(200, text=text, headers={"content-type": "text/event-stream"})
+
+
+def event(number: int, kind: str, **data: Any) -> dict[str, Any]:
+    return {
+        "number": number,
+        "type": kind,
+        "data": data,
+        "session_id": "ses_1",
+        "run_id": "run_1",
+        "attempt": 1,
+        "at": "2026-01-02T03:04:05Z",
+    }
+
+
+STREAM = sse(
+    event(1, "run.queued"),
+    event(2, "run.started"),
+    event(3, "run.output", text="hel"),
+    event(4, "run.output", text="lo\n"),
+    event(5, "run.completed"),
+)
+
+
+# --- sessions -------------------------------------------------------------------------------------------------------
+
+
+def test_session_create_prints_the_id_alone(call: Oah) -> None:
+    result, api = call(
+        "session", "create", "--agent", "shell", "--label", "team=a", "--env", "X=1=2", "--title", "t",
+        routes={"POST /v1/sessions": (201, {"id": "ses_1"})},
+    )  # fmt: skip
+    assert (result.exit_code, result.stdout) == (0, "ses_1\n")
+    assert api.body() == {"agent": "shell", "labels": {"team": "a"}, "env": {"X": "1=2"}, "title": "t"}
+
+
+def test_session_create_of_an_unknown_agent_is_bad_input(call: Oah) -> None:
+    problem = (422, {"code": "unknown_agent", "detail": "no agent 'x'", "hint": "oah agent list"})
+    result, _ = call("session", "create", "--agent", "x", routes={"POST /v1/sessions": problem})
+    assert result.exit_code == 2
+    assert result.stderr == "error: no agent 'x' (hint: oah agent list)\n"
+
+
+def test_session_list_as_json_is_one_document(call: Oah) -> None:
+    page = {"items": [{"id": "ses_1", "agent": "shell", "state": "open"}], "next_cursor": None}
+    result, _ = call("session", "list", "--json", routes={"GET /v1/sessions": page})
+    assert json.loads(result.stdout) == {"items": page["items"], "more": False}
+
+
+def test_a_list_says_when_there_is_more(call: Oah) -> None:
+    page = {"items": [{"id": f"ses_{n}", "agent": "shell", "state": "open"} for n in range(3)], "next_cursor": "c"}
+    result, api = call("session", "list", "--limit", "2", routes={"GET /v1/sessions": page})
+    assert result.exit_code == 0
+    assert "ses_1" in result.stdout
+    assert "ses_2" not in result.stdout
+    assert "--limit" in result.stderr
+    assert api.asked[0].url.params["limit"] == "3"
+
+
+def test_control_characters_of_a_title_do_not_reach_the_terminal(call: Oah) -> None:
+    page = {"items": [{"id": "ses_1", "agent": "shell", "state": "open", "title": "\x1b[31mred\nline"}]}
+    result, _ = call("session", "list", routes={"GET /v1/sessions": {**page, "next_cursor": None}})
+    assert "\x1b" not in result.stdout
+    assert len(result.stdout.splitlines()) == 2
+
+
+def test_closing_a_busy_session_is_a_conflict(call: Oah) -> None:
+    problem = (409, {"code": "session_busy", "detail": "a run is active", "hint": "--cancel"})
+    result, _ = call("session", "close", "ses_1", routes={"DELETE /v1/sessions/ses_1": problem})
+    assert (result.exit_code, result.stderr) == (4, "error: a run is active (hint: --cancel)\n")
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_pause_and_resume(call: Oah, verb: str) -> None:
+    routes = {f"POST /v1/sessions/ses_1/{verb}": {"id": "ses_1", "state": "open", "holds": {"paused": None}}}
+    result, _ = call("session", verb, "ses_1", routes=routes)
+    assert (result.exit_code, result.stdout) == (0, "ses_1 open held: paused\n")
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------
+
+ACCEPT = {"POST /v1/sessions/ses_1/runs": (202, {"id": "run_1", "status": "queued", "position": 1})}
+
+
+def test_submit_prints_the_id_and_sends_a_key(call: Oah) -> None:
+    result, api = call("run", "submit", "ses_1", "echo hi", "--class", "background", "--delay", "1m30s", routes=ACCEPT)
+    assert (result.exit_code, result.stdout) == (0, "run_1\n")
+    assert api.body() == {"input": "echo hi", "class": "background", "delay_seconds": 90.0}
+    assert api.asked[0].headers["idempotency-key"]
+
+
+def test_submit_passes_everything_on(call: Oah) -> None:
+    result, api = call(
+        "run", "submit", "ses_1", "-", "--idempotency-key", "k", "--on-busy", "reject", "--timeout", "5",
+        routes=ACCEPT, stdin="from a pipe\n",
+    )  # fmt: skip
+    assert result.exit_code == 0
+    assert api.body() == {"input": "from a pipe\n", "on_busy": "reject", "timeout_seconds": 5.0}
+    assert api.asked[0].headers["idempotency-key"] == "k"
+
+
+def test_submit_of_bytes_that_are_no_text_is_a_usage_error(call: Oah) -> None:
+    result, api = call("run", "submit", "ses_1", "-", routes=ACCEPT, stdin=b"\xff\xfe")
+    assert result.exit_code == 2
+    assert "not UTF-8" in result.stderr
+    assert not api.asked
+
+
+def test_submit_to_an_unknown_session_is_not_found(call: Oah) -> None:
+    result, _ = call("run", "submit", "nope", "x")
+    assert result.exit_code == 3
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_wait_prints_the_answer(call: Oah) -> None:
+    routes = {
+        **ACCEPT,
+        "GET /v1/runs/run_1": RUN,
+        "GET /v1/runs/run_1/result": {"status": "completed", "output": "hi", "exit_code": 0},
+    }
+    result, _ = call("run", "submit", "ses_1", "echo hi", "--wait", routes=routes)
+    assert (result.exit_code, result.stdout) == (0, "hi\n")
+
+
+def test_wait_for_a_run_that_fails_exits_1_and_says_why(call: Oah) -> None:
+    routes = {
+        **ACCEPT,
+        "GET /v1/runs/run_1": FAILED,
+        "GET /v1/runs/run_1/result": {"status": "failed", "output": "oops\n", "exit_code": 3},
+    }
+    result, _ = call("run", "submit", "ses_1", "exit 3", "--wait", routes=routes)
+    assert (result.exit_code, result.stdout) == (1, "oops\n")
+    assert result.stderr == "error: run run_1 failed: exit_nonzero: exit code 3 (hint: oah run logs run_1)\n"
+    result, _ = call("run", "submit", "ses_1", "exit 3", "--wait", "--json", routes=routes)
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == {**FAILED, "output": "oops\n", "exit_code": 3}
+
+
+def test_follow_prints_output_as_it_comes(call: Oah) -> None:
+    routes = {
+        **ACCEPT,
+        "GET /v1/runs/run_1/events": STREAM,
+        "GET /v1/runs/run_1": RUN,
+        "GET /v1/runs/run_1/result": {"status": "completed", "output": "hello\n"},
+    }
+    result, _ = call("run", "submit", "ses_1", "x", "--follow", routes=routes)
+    assert (result.exit_code, result.stdout) == (0, "hello\n")
+
+
+def test_follow_and_json_exclude_each_other(call: Oah) -> None:
+    result, api = call("run", "submit", "ses_1", "x", "--follow", "--json", routes=ACCEPT)
+    assert result.exit_code == 2
+    assert not api.asked
+
+
+def test_logs(call: Oah) -> None:
+    routes = {"GET /v1/runs/run_1": RUN, "GET /v1/runs/run_1/events": STREAM}
+    result, _ = call("run", "logs", "run_1", routes=routes)
+    assert (result.exit_code, result.stdout) == (0, "hello\n")
+    result, _ = call("run", "logs", "run_1", "--events", routes=routes)
+    assert [line.split()[2] for line in result.stdout.splitlines()] == [
+        "run.queued", "run.started", "run.output", "run.output", "run.completed",
+    ]  # fmt: skip
+    result, _ = call("run", "logs", "run_1", "--json", routes=routes)
+    assert [item["number"] for item in json.loads(result.stdout)["items"]] == [1, 2, 3, 4, 5]
+    result, _ = call("run", "logs", "run_1", "--json", "--follow", routes=routes)
+    assert [json.loads(line)["number"] for line in result.stdout.splitlines()] == [1, 2, 3, 4, 5]
+
+
+def test_list_passes_filters(call: Oah) -> None:
+    routes = {"GET /v1/runs": {"items": [FAILED], "next_cursor": None}}
+    result, api = call(
+        "run", "list", "--status", "failed", "--status", "timed_out", "--session", "ses_1", "--error-code", "e",
+        "--recovery-state", "requeued", "--class", "subagent", routes=routes,
+    )  # fmt: skip
+    assert result.exit_code == 0
+    assert "exit_nonzero" in result.stdout
+    asked = api.asked[0].url.params
+    assert asked.get_list("status") == ["failed", "timed_out"]
+    assert (asked["session"], asked["error_code"], asked["recovery_state"]) == ("ses_1", "e", "requeued")
+    assert asked["class"] == "subagent"
+
+
+def test_show_result_attempts(call: Oah) -> None:
+    attempt = {"attempt": 1, "reason": "first", "worker_id": "w.1", "outcome": "failed"}
+    routes = {
+        "GET /v1/runs/run_1": FAILED,
+        "GET /v1/runs/run_1/result": {"status": "failed", "output": "\ud800x"},
+        "GET /v1/runs/run_1/attempts": {"items": [attempt], "next_cursor": None},
+    }
+    result, _ = call("run", "show", "run_1", "--json", routes=routes)
+    assert json.loads(result.stdout) == FAILED
+    result, _ = call("run", "show", "run_1", routes=routes)
+    assert "error.code" in result.stdout
+    result, _ = call("run", "attempts", "run_1", "--json", routes=routes)
+    assert json.loads(result.stdout)["items"] == [attempt]
+    result, _ = call("run", "result", "run_1", routes=routes)
+    assert (result.exit_code, result.stdout) == (0, "?x\n")
+
+
+def test_recording_is_saved_or_printed(call: Oah, tmp_path) -> None:
+    cast = b'{"version": 2}\n[0.1, "o", "\\u0000"]\n'
+    routes = {"GET /v1/runs/run_1/transcript": lambda request: httpx.Response(200, content=cast)}
+    result, api = call("run", "recording", "run_1", "--attempt", "2", "-o", str(tmp_path / "a.cast"), routes=routes)
+    assert result.exit_code == 0
+    assert (tmp_path / "a.cast").read_bytes() == cast
+    assert api.asked[0].url.params["attempt"] == "2"
+    result, _ = call("run", "recording", "run_1", routes=routes)
+    assert result.stdout_bytes == cast
+
+
+@pytest.mark.parametrize("command", [("run", "requeue", "run_1"), ("requeue", "run_1")])
+def test_requeue(call: Oah, command: tuple[str, ...]) -> None:
+    routes = {"POST /v1/runs/run_1/requeue": (202, {"id": "run_1", "status": "queued"})}
+    result, _ = call(*command, routes=routes)
+    assert (result.exit_code, result.stdout) == (0, "run_1 queued\n")
+    problem = (409, {"code": "run_requeue_invalid_status", "detail": "it runs"})
+    result, _ = call(*command, routes={"POST /v1/runs/run_1/requeue": problem})
+    assert result.exit_code == 4
+
+
+def test_cancel(call: Oah) -> None:
+    routes = {"POST /v1/runs/run_1/cancel": (202, {"id": "run_1", "status": "cancelled"})}
+    result, _ = call("run", "cancel", "run_1", routes=routes)
+    assert (result.exit_code, result.stdout) == (0, "run_1 cancelled\n")
+
+
+# --- fleet, tenancy -------------------------------------------------------------------------------------------------
+
+
+def test_workers(call: Oah) -> None:
+    worker = {"id": "w.1", "name": "w", "host": "h", "pid": 7, "state": "busy", "slots": 8, "busy": 3}
+    routes = {
+        "GET /v1/workers": {"items": [worker], "next_cursor": None},
+        "GET /v1/workers/w.1": worker,
+        "POST /v1/workers/w.1/drain": (202, {"id": "w.1"}),
+        "POST /v1/workers/w.1/cordon": (202, {"id": "w.1"}),
+        "POST /v1/workers/w.1/uncordon": (202, {"id": "w.1"}),
+    }
+    result, _ = call("worker", "list", routes=routes)
+    assert "3/8" in result.stdout
+    result, _ = call("worker", "show", "w.1", "--json", routes=routes)
+    assert json.loads(result.stdout) == worker
+    for verb in ("drain", "cordon", "uncordon"):
+        result, _ = call("worker", verb, "w.1", routes=routes)
+        assert (result.exit_code, result.stdout) == (0, f"w.1 {verb} asked for\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "path"), [(("queue", "stats"), "/v1/queue"), (("controller", "show"), "/v1/controller")]
+)
+def test_snapshots(call: Oah, command: tuple[str, ...], path: str) -> None:
+    result, _ = call(*command, "--json", routes={f"GET {path}": {"readySessionCount": 3}})
+    assert json.loads(result.stdout) == {"readySessionCount": 3}
+    result, _ = call(*command, routes={f"GET {path}": {"readySessionCount": 3}})
+    assert result.stdout == "readySessionCount  3\n"
+
+
+def test_workspaces_and_agents(call: Oah) -> None:
+    routes = {
+        "GET /v1/workspaces": {"items": [{"id": "default", "name": "default"}], "next_cursor": None},
+        "POST /v1/workspaces": (201, {"id": "wks_1", "name": "a"}),
+        "GET /v1/agents": {"items": [{"name": "shell"}], "next_cursor": None},
+    }
+    assert call("workspace", "list", routes=routes)[0].exit_code == 0
+    result, api = call("workspace", "create", "a", "--max-active-runs", "3", routes=routes)
+    assert (result.stdout, api.body()) == ("wks_1\n", {"name": "a", "max_active_runs": 3})
+    assert "shell" in call("agent", "list", routes=routes)[0].stdout
+
+
+# --- failures -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "exit_code"),
+    [
+        (400, "invalid_request", 2),
+        (401, "unauthorized", 4),
+        (403, "forbidden", 4),
+        (404, "not_found", 3),
+        (409, "conflict", 4),
+        (413, "payload_too_large", 2),
+        (422, "invalid_request", 2),
+        (429, "queue_full", 4),
+        (500, "broken", 1),
+        (503, "unavailable", 5),
+    ],
+)
+def test_exit_codes(call: Oah, status: int, code: str, exit_code: int) -> None:
+    problem = {"code": code, "detail": "two\nlines", "hint": "do this"}
+    result, _ = call("run", "show", "run_1", routes={"GET /v1/runs/run_1": (status, problem)})
+    assert (result.exit_code, result.stdout) == (exit_code, "")
+    assert result.stderr == "error: two lines (hint: do this)\n"
+
+
+def test_nobody_answers(call: Oah) -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("connection refused")
+
+    result, _ = call("run", "show", "run_1", routes={"GET /v1/runs/run_1": refuse})
+    assert result.exit_code == 5
+    assert "oah up" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("run", "submit"),
+        ("run", "nonsense"),
+        ("run", "submit", "s", "t", "--delay", "soon"),
+        ("run", "submit", "s", "t", "--delay", "-1"),
+        ("session", "create", "--agent", "a", "--env", "X"),
+        ("run", "list", "--status", "fine"),
+        ("--url", "ftp://x", "session", "list"),
+    ],
+)
+def test_usage_errors_are_one_line_with_a_hint(call: Oah, args: tuple[str, ...]) -> None:
+    result, api = call(*args)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert "(hint: " in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not api.asked
