@@ -11,9 +11,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from oah.core.model.ids import ClaimToken, EpochId, SessionId
+from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
-from oah.ports.broker import Broker, Ensure, Free, Hear, Hold, Placed, Recover, Restore, Target
+from oah.core.model.session import Place
+from oah.core.model.workspace import DEFAULT_WORKSPACE
+from oah.ports.broker import Broker, Ensure, Hear, Hold, Placed, Recover, Restore, Target
 from oah.ports.store import OwnerRow, QueuedSession, RecoveryStore
+
+_NO_LANE = Lane("none", "none")
+"""A session that becomes idle needs no lane; one that turns out to have been called keeps its own."""
+
+NO_TOKEN = ClaimToken("")
+"""Of a deadline that no session confirms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,25 +104,24 @@ class Places:
             return 0
         tokens = {lease.session_id: lease.token for lease in leases}
         queued = {s.session_id: s for s in self.store.queued_sessions_of(list(tokens), epoch)}
-        recovers = [
-            Recover(
-                session_id=s.session_id,
-                token=tokens[s.session_id],
-                target=Target.HELD if s.holds else Target.READY,
-                lane=s.lane,
-                workspace_id=s.workspace_id,
-                ready_class=None if s.holds else s.ready_class,
-                until_in=s.until_in if s.holds else None,
-                reasons=s.holds,
-            )
-            for s in queued.values()
-            if s.holds or s.ready_class is not None
-        ]
-        placed = {recover.session_id for recover in recovers}
-        idle = [session_id for session_id in tokens if session_id not in placed]
-        freed = self.broker.recover(epoch, recovers) if recovers else []
+        freed = self.broker.recover(
+            epoch, [_recover(session_id, token, queued.get(session_id)) for session_id, token in tokens.items()]
+        )
+        # A run may have been accepted after our look, and heard of before the lease ended.
+        idle = [each for each, result in zip(tokens, freed, strict=True) if result.place is Place.IDLE]
         if idle:
-            freed += self.broker.free(epoch, [Free(each, tokens[each], Target.IDLE) for each in idle])
-            # A run may have been accepted after our look, and heard of before the lease ended.
             self.put(epoch, self.store.queued_sessions_of(idle, epoch))
         return sum(each.place is not None for each in freed)
+
+
+def _recover(session_id: SessionId, token: ClaimToken, queued: QueuedSession | None) -> Recover:
+    if queued is None:
+        return Recover(session_id, token, Target.IDLE, _NO_LANE, DEFAULT_WORKSPACE)
+    lane, workspace_id = queued.lane, queued.workspace_id
+    if queued.holds:
+        return Recover(
+            session_id, token, Target.HELD, lane, workspace_id, until_in=queued.until_in, reasons=queued.holds
+        )
+    if queued.ready_class is None:
+        return Recover(session_id, token, Target.IDLE, lane, workspace_id)
+    return Recover(session_id, token, Target.READY, lane, workspace_id, queued.ready_class)

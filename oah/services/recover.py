@@ -82,7 +82,7 @@ class RecoverOwners:
             action=_ACTIONS[type(decision)],
             strategy=str(self.rules.strategy),
             max_attempts=self.rules.max_attempts,
-            reason=cause if isinstance(decision, DropOwner) else decision.reason,
+            reason=_reason(decision, cause),
             by=by,
         )
 
@@ -132,3 +132,14 @@ class RecoverOwners:
                 self.places.hand_back(self.epochs.refresh(), dead)
         except (Unavailable, LeaseError):
             self.telemetry.count("oah_redis_errors_total", kind="other")
+
+
+def _reason(decision: recovery.Decision, cause: str) -> str:
+    """Why the run is where it is: what the policy found special about it, else what happened to its owner."""
+    match decision:
+        case Quarantine(reason=reason) | Cancel(reason=reason):
+            return reason
+        case Fail(reason=reason) if reason != recovery.FAIL_CLOSED:
+            return reason
+        case Requeue() | Fail() | DropOwner():
+            return cause

@@ -9,7 +9,7 @@ from oah.ports.broker import Broker
 from oah.ports.store import RecoveryStore
 from oah.services.decisions import Decisions
 from oah.services.orphans import Judged, JudgeOwners
-from oah.services.place import DeadLease, Places
+from oah.services.place import NO_TOKEN, DeadLease, Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,12 @@ class SweepLeases:
 
     def __call__(self, epoch: EpochId) -> Judged:
         """One pass. Raises Unavailable and EpochMismatch: nothing more is decided."""
-        expired = [each for each in self.broker.expire(epoch, limit=self.limit) if each.token is not None]
+        expired = self.broker.expire(epoch, limit=self.limit)
         if not expired:
             return Judged()
         owners = {row.session_id: row for row in self.store.owners_of([each.session_id for each in expired])}
         unowned = [
-            DeadLease(each.session_id, each.token)
-            for each in expired
-            if each.token is not None and each.session_id not in owners
+            DeadLease(each.session_id, each.token or NO_TOKEN) for each in expired if each.session_id not in owners
         ]
         self.places.hand_back(epoch, unowned)
         for lease in unowned:

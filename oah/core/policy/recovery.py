@@ -13,6 +13,9 @@ from enum import StrEnum
 
 from oah.core.model.run import RunStatus
 
+FAIL_CLOSED = "fail_closed"
+"""The reason of a failure that says nothing about the run but that the operator wants it so."""
+
 
 class Strategy(StrEnum):
     """What an operator wants done; the values of `OAH_STALE_RUN_RECOVERY_STRATEGY`."""
@@ -84,7 +87,7 @@ def decide(view: View, rules: Rules) -> Decision:
     if view.cancel_requested:
         return Cancel("cancel_requested")
     if rules.strategy is Strategy.FAIL:
-        return Fail("fail_closed")
+        return Fail(FAIL_CLOSED)
     if view.status is RunStatus.WAITING_TOOL and rules.strategy is not Strategy.REQUEUE_ALL:
         return Fail("waiting_tool_manual_resume_required")
     if view.recovery_attempts >= rules.max_attempts:
