@@ -1,0 +1,42 @@
+-- purpose: with the token, after a settle: -> ready, parked, idle or held; what was heard meanwhile is honoured
+-- each session: session token target class:text? until_in_ms:int? reasons
+-- repeatable: yes, without the token it changes nothing
+-- over maxmemory: yes
+-- returns: OK, then per session: state or 'other', owner ('' unless parked and called)
+-- uses: places owning
+
+local function park(s, class)
+  if s.state == 'leased' then
+    leave_slot(s.ws, s.id)
+    s.state, s.request = 'parked', nil
+  end
+  local waits = highest(s.heard, class)
+  if waits then call_owner(s, waits) else save_session(s) end
+end
+
+local function free(s, target, class, until_in_ms, reasons)
+  if target == 'parked' then
+    park(s, class)
+  elseif target == 'held' then
+    to_held(s, reasons, until_in_ms)
+  elseif target == 'ready' or s.heard then
+    to_ready(s, highest(class, s.heard) or s.class or 'interactive')
+  else
+    to_idle(s)
+  end
+  return s.state
+end
+
+local answer = {'OK'}
+for session, token, target, class, until_in_ms, reasons in each_session() do
+  local s = load_session(session)
+  local state = s.state
+  if has_token(s, token) then
+    state = free(s, target, class, until_in_ms, reasons)
+  elseif s.token then
+    state = 'other'
+  end
+  answer[#answer + 1] = state
+  answer[#answer + 1] = state == 'parked' and s.heard and s.worker or ''
+end
+return answer

@@ -1,0 +1,64 @@
+-- Into and out of the places a session can stand in. The hash is always written last.
+-- uses: session ring wake slots
+
+local function next_score() return number(call('INCR', key_seq())) end
+
+local function index_ready(s)
+  call('ZADD', key_ready(s.lane, s.class, s.ws), s.score, s.id)
+  call('ZADD', key_since(s.lane, s.class), 'NX', number(now()), s.id)
+  enter_ring(s.lane, s.class, s.ws)
+end
+
+local function unindex_ready(s)
+  local ready = key_ready(s.lane, s.class, s.ws)
+  call('ZREM', ready, s.id)
+  call('ZREM', key_since(s.lane, s.class), s.id)
+  if call('EXISTS', ready) == 0 then leave_ring(s.lane, s.class, s.ws) end
+end
+
+-- Out of wherever it stands; the caller puts it somewhere else and saves it.
+local function leave(s)
+  if s.state == 'ready' then
+    unindex_ready(s)
+  elseif s.state == 'held' then
+    call('ZREM', key_held(), s.id)
+    s['until'], s.reasons = nil, nil
+  elseif s.state ~= 'idle' then
+    call('ZREM', key_leases(), s.id)
+    call('SREM', key_owned(s.worker), s.id)
+    if s.state == 'leased' then leave_slot(s.ws, s.id) else call('ZREM', key_called(s.worker), s.id) end
+    s.worker, s.token, s.request, s.counter = nil, nil, nil, nil
+  end
+end
+
+-- Ready in `class` at `score` (nil: at the end).
+local function to_ready(s, class, score)
+  leave(s)
+  s.state, s.class, s.score, s.heard = 'ready', class, score or next_score(), nil
+  index_ready(s)
+  save_session(s)
+  wake(s.lane)
+  return 'ready'
+end
+
+local function to_held(s, reasons, until_in_ms)
+  leave(s)
+  s.state, s.reasons, s.heard, s.score = 'held', reasons, nil, nil
+  s['until'] = until_in_ms and number(now() + until_in_ms) or nil
+  call('ZADD', key_held(), s['until'] or '+inf', s.id)
+  save_session(s)
+  return 'held'
+end
+
+local function to_idle(s)
+  leave(s)
+  forget_session(s)
+  return 'idle'
+end
+
+-- A parked session has work: its owner finds it in its own set.
+local function call_owner(s, class)
+  s.heard = highest(s.heard, class)
+  call('ZADD', key_called(s.worker), 'NX', next_score(), s.id)
+  save_session(s)
+end

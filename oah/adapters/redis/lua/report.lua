@@ -1,0 +1,11 @@
+-- purpose: a worker's report, which expires unless it is repeated
+-- keys: global
+-- args: worker report ttl_ms:int
+-- repeatable: yes
+-- over maxmemory: yes
+-- returns: OK
+
+call('ZADD', key_workers(), number(now()), worker)
+call('HSET', key_worker(worker), 'report', report, 'seen', number(now()))
+call('PEXPIRE', key_worker(worker), ttl_ms)
+return {'OK'}

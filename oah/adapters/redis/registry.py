@@ -1,0 +1,109 @@
+"""Who is alive, by their own report, and who leads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from oah.adapters.redis import keys
+from oah.adapters.redis.link import Call, Link
+from oah.adapters.redis.rim import as_ms
+from oah.core.model.ids import WorkerId
+from oah.core.model.worker import WorkerReport, WorkerState
+
+
+class RedisRegistry:
+    """The ``Registry`` part of the broker."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def report(self, worker: WorkerReport, *, ttl: timedelta) -> None:
+        """Write the report; it is stamped by Redis and expires after ``ttl``."""
+        self._link.run(None, [Call("report", [worker.id, json.dumps(_encode(worker)), as_ms(ttl)])])
+
+    def workers(self) -> list[WorkerReport]:
+        """All that have not expired, in the order of their last report."""
+        return [report for _, report in self._entries() if report is not None]
+
+    def departed(self) -> list[WorkerId]:
+        """Those that have."""
+        return [worker for worker, report in self._entries() if report is None]
+
+    def forget(self, worker_id: WorkerId) -> None:
+        """Remove the report and the lists of an incarnation that is gone."""
+        self._link.run(None, [Call("forget", [worker_id]), Call("bury", [worker_id])])
+
+    def lead(self, holder: str, *, lease: timedelta) -> bool:
+        """Take or keep the leader lease."""
+        return self._link.run(None, [Call("lead", [holder, as_ms(lease)])])[0][1] == "1"
+
+    def resign(self, holder: str) -> None:
+        """Give it up, if it is one's own."""
+        self._link.run(None, [Call("resign", [holder])])
+
+    def leader(self) -> str | None:
+        """Who has it."""
+        answer = self._link.exchange([["GET", keys.LEADER.at()]])[0]
+        return answer.decode("utf-8", "replace") if isinstance(answer, bytes) else None
+
+    def _entries(self) -> Iterator[tuple[WorkerId, WorkerReport | None]]:
+        answer = self._link.run(None, [Call("workers")])[0]
+        for worker, text, seen in zip(answer[1::3], answer[2::3], answer[3::3], strict=True):
+            if not text:
+                yield WorkerId(worker), None
+                continue
+            try:
+                yield WorkerId(worker), _decode(json.loads(text), seen_ms=int(seen or 0))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                self._link.set_aside(keys.WORKER.at(worker), text.encode("utf-8", "surrogateescape"))
+                self._link.run(None, [Call("forget", [worker])])
+
+
+def _encode(worker: WorkerReport) -> dict[str, Any]:
+    return {
+        "id": worker.id,
+        "name": worker.name,
+        "host": worker.host,
+        "pid": worker.pid,
+        "pool": worker.pool,
+        "profiles": list(worker.profiles),
+        "state": worker.state,
+        "slots": worker.slots,
+        "busy": worker.busy,
+        "parked": worker.parked,
+        "cordoned": worker.cordoned,
+        "draining": worker.draining,
+        "version": worker.version,
+        "started_at": worker.started_at.isoformat(),
+        "address": worker.address,
+        "cpu_percent": worker.cpu_percent,
+        "rss_bytes": worker.rss_bytes,
+        "sessions": dict(worker.sessions),
+    }
+
+
+def _decode(data: dict[str, Any], *, seen_ms: int) -> WorkerReport:
+    return WorkerReport(
+        id=WorkerId(str(data["id"])),
+        name=str(data["name"]),
+        host=str(data["host"]),
+        pid=int(data["pid"]),
+        pool=str(data["pool"]),
+        profiles=tuple(str(profile) for profile in data["profiles"]),
+        state=WorkerState(data["state"]),
+        slots=int(data["slots"]),
+        busy=int(data["busy"]),
+        parked=int(data["parked"]),
+        cordoned=bool(data["cordoned"]),
+        draining=bool(data["draining"]),
+        version=str(data["version"]),
+        started_at=datetime.fromisoformat(data["started_at"]),
+        address=data.get("address"),
+        cpu_percent=float(data.get("cpu_percent", 0.0)),
+        rss_bytes=int(data.get("rss_bytes", 0)),
+        sessions={str(key): str(value) for key, value in data.get("sessions", {}).items()},
+        last_seen_at=datetime.fromtimestamp(seen_ms / 1000, UTC),
+    )
