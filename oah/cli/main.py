@@ -14,12 +14,16 @@ from oah.cli.completion import completion
 from oah.cli.configuration import config
 from oah.cli.connection import Connection, pass_connection
 from oah.cli.controllers import controller as controller_group
+from oah.cli.database import db
+from oah.cli.doctor import doctor
 from oah.cli.failures import OneLineErrors
+from oah.cli.keys import key
 from oah.cli.output import json_option
 from oah.cli.processes import api_run, controller_run, worker_run
 from oah.cli.queue import queue
 from oah.cli.runs import requeue_one, run
 from oah.cli.sessions import session
+from oah.cli.top import top
 from oah.cli.up import up
 from oah.cli.workers import worker as worker_group
 from oah.cli.workspaces import workspace
@@ -66,7 +70,11 @@ for command in (
     queue,
     controller_group,
     workspace,
+    key,
     agent,
+    db,
+    doctor,
+    top,
     config,
     completion,
     version,
