@@ -53,3 +53,10 @@ def lost_before(store: Store, about: Subject, *, after: int) -> int | None:
     first: Sequence[Event] = store.events(about.session_id, after=after, limit=1)
     oldest = first[0].number if first else about.seen + 1
     return oldest - 1 if oldest > after + 1 else None
+
+
+def exhausted(store: Store, about: Subject, *, after: int) -> bool:
+    """Whether a run has ended and nothing of it is left to say."""
+    if about.run is None or not about.run.status.terminal or after > about.seen:
+        return False
+    return not page(store, about, after=after)

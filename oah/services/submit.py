@@ -59,9 +59,9 @@ class Asked:
 
 
 def prepare(
-    store: Store, clock: Clock, ids: Ids, asked: Asked, *, workspace_id: WorkspaceId | None, rules: admission.Rules
+    store: Store, clock: Clock, ids: Ids, asked: Asked, *, workspace_id: WorkspaceId, rules: admission.Rules
 ) -> NewRun:
-    """A checked run, ready to be committed. Touches SQL only for a parent or for a caller of all workspaces.
+    """A checked run, ready to be committed. Touches SQL only to find a parent in the same workspace.
 
     Raises InvalidRequest, PayloadTooLarge, NotFound.
     """
@@ -73,13 +73,12 @@ def prepare(
         raise InvalidRequest(f"max_retries must be 0 to {rules.retries}")
     text = admission.run_input(asked.input, rules)
     now = clock.now()
-    owner = workspace_id or store.session(asked.session_id, None).workspace_id
     if asked.parent_run_id is not None:
-        store.run(asked.parent_run_id, owner)
+        store.run(asked.parent_run_id, workspace_id)
     key = admission.idempotency_key(asked.idempotency_key)
     return NewRun(
         id=RunId(ids.new("run")),
-        workspace_id=owner,
+        workspace_id=workspace_id,
         session_id=asked.session_id,
         input=text,
         run_class=asked.run_class,

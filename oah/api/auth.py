@@ -1,0 +1,158 @@
+"""Who calls, and what that key may do.
+
+Every path below `/v1` is authenticated before anything of the request is parsed. A key is bound to one workspace; only
+`admin` sees all. What belongs to another workspace answers exactly as what does not exist.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from fastapi import Depends, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from oah.api import problems
+from oah.api.context import ApiContext
+from oah.core.model.ids import KeyId, WorkspaceId
+from oah.core.model.workspace import ApiKey
+from oah.core.model.workspace import Scope as KeyScope
+from oah.errors import Forbidden, OahError, Unauthorized
+from oah.services import keys
+from oah.settings import AuthMode
+
+REMEMBERED_SECONDS = 2.0
+"""How long a key is believed without asking SQL: a key revoked in another process works that much longer."""
+REMEMBERED_KEYS = 10_000
+
+PROTECTED = "/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The caller. `workspace_id` None: all workspaces."""
+
+    key: ApiKey | None
+
+    @property
+    def workspace_id(self) -> WorkspaceId | None:
+        """The only workspace this caller sees; None: all."""
+        return self.key.workspace_id if self.key else None
+
+    @property
+    def by(self) -> str:
+        """Who it is, for audit and notes."""
+        return f"key:{self.key.id}" if self.key else "local"
+
+    @property
+    def admin(self) -> bool:
+        """Whether it sees every workspace."""
+        return self.workspace_id is None
+
+    def may(self, scope: KeyScope) -> bool:
+        """Whether the key carries the scope."""
+        return self.key is None or self.key.may(scope)
+
+
+class Keyring:
+    """Keys as seen lately, by digest: a request costs no look into SQL."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._seen: dict[str, tuple[ApiKey, float]] = {}
+
+    def remembered(self, secret: str) -> ApiKey | None:
+        """The key if it was looked up a moment ago. Raises Unauthorized when it has expired meanwhile."""
+        found = self._seen.get(keys.digest(secret)) if len(secret) <= keys.LONGEST and secret.isascii() else None
+        if found is None or found[1] < self._context.clock.monotonic():
+            return None
+        return keys.valid(self._context.clock, found[0])
+
+    def look_up(self, secret: str) -> ApiKey:
+        """Ask SQL. Raises Unauthorized, Unavailable."""
+        key = keys.known(self._context.store, self._context.clock, secret)
+        with self._lock:
+            if len(self._seen) >= REMEMBERED_KEYS:
+                self._seen.clear()
+            self._seen[keys.digest(secret)] = (key, self._context.clock.monotonic() + REMEMBERED_SECONDS)
+        return key
+
+    def forget(self, key_id: KeyId) -> None:
+        """A key was revoked here: at once."""
+        with self._lock:
+            self._seen = {digest: seen for digest, seen in self._seen.items() if seen[0].id != key_id}
+
+
+class Authenticate:
+    """ASGI: puts a Principal into the request's state, or answers 401."""
+
+    def __init__(self, app: ASGIApp, *, mode: AuthMode, keyring: Keyring) -> None:
+        self._app = app
+        self._mode = mode
+        self._keyring = keyring
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if scope["type"] not in ("http", "websocket") or not (path == PROTECTED or path.startswith(PROTECTED + "/")):
+            await self._app(scope, receive, send)
+            return
+        try:
+            principal = await self._principal(dict(scope["headers"]))
+        except OahError as error:
+            await problems.of(error)(scope, receive, send)
+            return
+        scope.setdefault("state", {})["principal"] = principal
+        await self._app(scope, receive, send)
+
+    async def _principal(self, headers: dict[bytes, bytes]) -> Principal:
+        if self._mode is AuthMode.OFF:
+            _only_local(headers.get(b"host", b"").decode("latin-1"))
+            return Principal(None)
+        kind, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        secret = secret.strip()
+        if kind.lower() != "bearer" or not secret:
+            raise Unauthorized("a key is needed", hint="Authorization: Bearer <key>")
+        key = self._keyring.remembered(secret)
+        return Principal(key or await run_in_threadpool(self._keyring.look_up, secret))
+
+
+def _only_local(host: str) -> None:
+    """Without keys only this machine is served: a page in a browser must not reach us under a foreign name."""
+    if not is_loopback(host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]):
+        raise Forbidden("without keys only loopback names are served", hint="use http://127.0.0.1, or OAH_AUTH=keys")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine's own."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def principal(request: Request) -> Principal:
+    """The caller, as the middleware found it."""
+    return cast(Principal, request.state.principal)
+
+
+Caller = Annotated[Principal, Depends(principal)]
+
+
+class _Scoped:
+    def __init__(self, scope: KeyScope) -> None:
+        self._scope = scope
+
+    async def __call__(self, caller: Caller) -> None:
+        if not caller.may(self._scope):
+            raise Forbidden(f"the key has no scope '{self._scope}'", hint="ask an admin for a key that has it")
+
+
+def needs(scope: KeyScope) -> dict[str, Any]:
+    """Arguments of a route: the scope it asks for, also said in the OpenAPI document."""
+    return {"dependencies": [Depends(_Scoped(scope))], "openapi_extra": {"x-oah-scope": str(scope)}}

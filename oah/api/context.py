@@ -1,0 +1,47 @@
+"""What bootstrap hands to the HTTP process, and what the process itself keeps beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from oah.core.model.ids import EpochId, WorkerId
+from oah.core.policy.admission import Rules
+from oah.ports.blobs import Blobs
+from oah.ports.broker import Broker
+from oah.ports.clock import Clock, Ids
+from oah.ports.store import Store, SubmitLimits
+from oah.ports.telemetry import Telemetry
+from oah.settings import AuthMode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiContext:
+    """Ports, facts of the settings, and questions that other parts of the process answer.
+
+    `epoch`: the epoch the process believes in, None before the first. `profiles`: agents this installation knows.
+    `exposition`: `/metrics` as bytes and content type. `ready`: name → check of a dependency that raises Unavailable
+    (or any OahError) while it is away. `local_workers`: ids of workers inside this process. `keep_alive`: pause
+    between comments on idle streams.
+    """
+
+    store: Store
+    broker: Broker
+    clock: Clock
+    ids: Ids
+    telemetry: Telemetry
+    blobs: Blobs
+    epoch: Callable[[], EpochId | None]
+    profiles: Callable[[], tuple[str, ...]]
+    exposition: Callable[[], tuple[bytes, str]]
+    lease: timedelta
+    auth: AuthMode = AuthMode.KEYS
+    rules: Rules = field(default_factory=Rules)
+    limits: SubmitLimits = field(default_factory=SubmitLimits)
+    body_bytes: int = 8 * 1024 * 1024
+    batch_runs: int = 1_000
+    ready: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    local_workers: Callable[[], frozenset[WorkerId]] = frozenset
+    keep_alive: timedelta = timedelta(seconds=15)
+    version: str = "0"

@@ -1,0 +1,273 @@
+"""Nouns as the JSON documents of the HTTP interface. Moments are RFC 3339 in UTC, durations seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from starlette.responses import Response
+
+from oah.core.model.event import Event
+from oah.core.model.run import Attempt, Run
+from oah.core.model.session import Session
+from oah.core.model.worker import WorkerReport
+from oah.core.model.workspace import ApiKey, Workspace
+from oah.services.inspect import QueueSnapshot, RecoveryOverview
+
+Document = dict[str, Any]
+
+EXCERPT = 2_000
+"""Characters of an input that lists show; the run itself shows all of it."""
+
+
+def json_bytes(document: object) -> bytes:
+    """Compact JSON in UTF-8; text that has no UTF-8 is escaped instead of failing the answer."""
+    try:
+        return json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=_plain).encode()
+    except UnicodeEncodeError:
+        return json.dumps(document, separators=(",", ":"), default=_plain).encode()
+
+
+def _plain(value: object) -> object:
+    match value:
+        case datetime():
+            return moment(value)
+        case timedelta():
+            return value.total_seconds()
+        case Enum():
+            return value.value
+        case Mapping():
+            return dict(value)
+        case frozenset() | set() | tuple():
+            return sorted(value)
+        case _:
+            raise TypeError(f"{type(value).__name__} has no JSON")
+
+
+def answer(document: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A document as an answer."""
+    return Response(json_bytes(document), status, dict(headers or {}), "application/json")
+
+
+def page(items: Iterable[Document], next_cursor: str | None = None) -> Response:
+    """A list as an answer."""
+    return answer({"items": list(items), "next_cursor": next_cursor})
+
+
+def moment(value: datetime | None) -> str | None:
+    """RFC 3339, UTC, microseconds."""
+    return None if value is None else value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def seconds(value: timedelta | None) -> float | None:
+    """A duration as a number of seconds."""
+    return None if value is None else value.total_seconds()
+
+
+def session_document(session: Session) -> Document:
+    """A session. Names of its environment are shown, values are not: they may be secrets."""
+    return {
+        "id": session.id,
+        "workspace_id": session.workspace_id,
+        "agent": session.lane.profile,
+        "pool": session.lane.pool,
+        "lane": str(session.lane),
+        "state": session.state,
+        "title": session.title,
+        "labels": dict(session.labels),
+        "metadata": dict(session.metadata),
+        "cwd": session.cwd,
+        "env": dict.fromkeys(session.env),
+        "queued_count": session.queued_count,
+        "event_seq": session.event_seq,
+        "holds": [{"reason": reason, "until": moment(until)} for reason, until in session.holds.items()],
+        "session_ref": session.session_ref,
+        "created_at": moment(session.created_at),
+        "closed_at": moment(session.closed_at),
+    }
+
+
+def run_document(run: Run, *, wait_reason: str | None = None, excerpt: bool = False) -> Document:
+    """A run. ``excerpt``: in a list, where whole inputs would be too much."""
+    cut = excerpt and len(run.input) > EXCERPT
+    return {
+        "id": run.id,
+        "session_id": run.session_id,
+        "workspace_id": run.workspace_id,
+        "parent_run_id": run.parent_run_id,
+        "position": run.position,
+        "class": run.run_class,
+        "status": run.status,
+        "wait_reason": wait_reason,
+        "input": run.input[:EXCERPT] if cut else run.input,
+        "input_truncated": cut,
+        "metadata": dict(run.metadata),
+        "deferred": run.deferred,
+        "due_at": moment(run.due_at),
+        "attempt": run.attempt,
+        "recovery_attempts": run.recovery_attempts,
+        "failed_attempts": run.failed_attempts,
+        "max_retries": run.max_retries,
+        "timeout_seconds": seconds(run.timeout),
+        "deadline": moment(run.deadline_at),
+        "worker_id": run.worker_id,
+        "cancel_requested_at": moment(run.cancel_requested_at),
+        "cancel_requested_by": run.cancel_requested_by,
+        "exit_code": run.exit_code,
+        "error": error_document(run),
+        "recovery": recovery_document(run),
+        "note": run.note,
+        "created_at": moment(run.created_at),
+        "queued_at": moment(run.queued_at),
+        "started_at": moment(run.started_at),
+        "heartbeat_at": moment(run.heartbeat_at),
+        "ended_at": moment(run.ended_at),
+    }
+
+
+def error_document(run: Run) -> Document | None:
+    """Why a run did not complete."""
+    return None if run.error is None else {"code": run.error.code, "message": run.error.message}
+
+
+def recovery_document(run: Run) -> Document | None:
+    """What recovery did with a run; None when it never had to."""
+    if run.recovery is None and run.recovery_state is None:
+        return None
+    recorded = dict(run.recovery or {})
+    return {**recorded, "state": run.recovery_state, "attempts": recorded.get("attempts", run.recovery_attempts)}
+
+
+def attempt_document(attempt: Attempt) -> Document:
+    """One execution of a run."""
+    return {
+        "run_id": attempt.run_id,
+        "attempt": attempt.attempt,
+        "reason": attempt.reason,
+        "worker_id": attempt.worker_id,
+        "agent": attempt.agent,
+        "home": attempt.home,
+        "recording": attempt.recording_blob,
+        "started_at": moment(attempt.started_at),
+        "ended_at": moment(attempt.ended_at),
+        "outcome": attempt.outcome,
+    }
+
+
+def event_document(event: Event) -> Document:
+    """One event; ``number`` is the session's sequence."""
+    return {
+        "session_id": event.session_id,
+        "number": event.number,
+        "run_id": event.run_id,
+        "attempt": event.attempt,
+        "type": event.type,
+        "data": dict(event.data),
+        "at": moment(event.at),
+    }
+
+
+def worker_document(worker: WorkerReport, *, sessions: bool) -> Document:
+    """A worker by its own report. ``sessions``: whether the caller may see what it executes."""
+    return {
+        "id": worker.id,
+        "name": worker.name,
+        "host": worker.host,
+        "pid": worker.pid,
+        "pool": worker.pool,
+        "state": worker.state,
+        "slots": worker.slots,
+        "busy": worker.busy,
+        "parked": worker.parked,
+        "profiles": list(worker.profiles),
+        "version": worker.version,
+        "cordoned": worker.cordoned,
+        "draining": worker.draining,
+        "started_at": moment(worker.started_at),
+        "last_seen_at": moment(worker.last_seen_at),
+        "cpu_percent": worker.cpu_percent,
+        "rss_bytes": worker.rss_bytes,
+        "sessions": dict(worker.sessions) if sessions else None,
+    }
+
+
+def workspace_document(workspace: Workspace) -> Document:
+    """A workspace."""
+    return {
+        "id": workspace.id,
+        "name": workspace.name,
+        "weight": workspace.weight,
+        "max_active_runs": workspace.max_active_runs,
+        "max_queued_runs": workspace.max_queued_runs,
+        "created_at": moment(workspace.created_at),
+    }
+
+
+def key_document(key: ApiKey) -> Document:
+    """A key without its secret."""
+    return {
+        "id": key.id,
+        "name": key.name,
+        "workspace_id": key.workspace_id,
+        "scopes": sorted(key.scopes),
+        "created_at": moment(key.created_at),
+        "expires_at": moment(key.expires_at),
+        "revoked_at": moment(key.revoked_at),
+    }
+
+
+def queue_document(snapshot: QueueSnapshot) -> Document:
+    """The health snapshot; the camelCase names are those of the outside interface."""
+    age = snapshot.oldest_schedulable_ready_age
+    figures, counts = snapshot.figures, snapshot.counts
+    return {
+        "readySessionCount": snapshot.ready_session_count,
+        "readyQueueDepth": snapshot.ready_queue_depth,
+        "uniqueReadySessionCount": snapshot.unique_ready_session_count,
+        "subagentReadySessionCount": snapshot.subagent_ready_session_count,
+        "subagentReadyQueueDepth": snapshot.subagent_ready_queue_depth,
+        "lockedReadySessionCount": snapshot.locked_ready_session_count,
+        "staleReadySessionCount": snapshot.stale_ready_session_count,
+        "oldestSchedulableReadyAgeMs": None if age is None else round(age.total_seconds() * 1000),
+        "busyWorkers": snapshot.busy_workers,
+        "idleWorkers": snapshot.idle_workers,
+        "slotCapacity": snapshot.slot_capacity,
+        "busySlots": snapshot.busy_slots,
+        "idleSlots": snapshot.idle_slots,
+        "globalActiveWorkers": snapshot.global_active_workers,
+        "globalBusyWorkers": snapshot.global_busy_workers,
+        "remoteActiveWorkers": snapshot.remote_active_workers,
+        "remoteBusyWorkers": snapshot.remote_busy_workers,
+        "globalSlotCapacity": snapshot.global_slot_capacity,
+        "globalBusySlots": snapshot.global_busy_slots,
+        "availableIdleCapacity": snapshot.available_idle_capacity,
+        "readySessionsPerActiveWorker": snapshot.ready_sessions_per_active_worker,
+        "subagentReserveTarget": snapshot.subagent_reserve_target,
+        "subagentReserveDeficit": snapshot.subagent_reserve_deficit,
+        "leasedSessionCount": figures.leased,
+        "dueRunCount": figures.due,
+        "heldSessionCount": figures.held,
+        "activeSessionCount": counts.active_sessions,
+        "staleOwnerCount": counts.stale_owners,
+        "runs": {str(status): count for status, count in counts.runs.items()},
+        "lanes": [
+            {"lane": str(depth.lane), "class": depth.ready_class, "sessions": depth.sessions} for depth in figures.ready
+        ],
+    }
+
+
+def recovery_overview_document(overview: RecoveryOverview) -> Document:
+    """What recovery did."""
+    return {
+        "counts": {str(state): count for state, count in overview.counts.items()},
+        "quarantined": [run_document(run, excerpt=True) for run in overview.quarantine],
+        "oldest_quarantined_at": moment(overview.oldest_quarantined_at),
+        "newest_quarantined_at": moment(overview.newest_quarantined_at),
+        "newest_recovered_at": moment(overview.newest_recovered_at),
+        "reasons": [{"reason": reason, "count": count} for reason, count in overview.reasons],
+        "stale_owner_count": overview.stale_owners,
+        "truncated": overview.truncated,
+    }

@@ -1,0 +1,86 @@
+"""Event streams of sessions and runs (SSE)"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response, StreamingResponse
+
+from oah.api.auth import Caller, Principal, needs
+from oah.api.schemas import Named
+from oah.api.state import ApiState, Desk
+from oah.core.model.ids import RunId, SessionId
+from oah.core.model.workspace import Scope
+from oah.errors import InvalidRequest, Unavailable
+from oah.services import stream
+
+router = APIRouter(prefix="/v1", tags=["events"])
+
+LAST = 2**62
+
+After = Annotated[int | None, Query(ge=0, le=LAST)]
+LastEventId = Annotated[str | None, Header(alias="Last-Event-ID")]
+KeepAlive = Annotated[int | None, Query(ge=1, le=60, description="seconds between comments on an idle stream")]
+
+NOTHING_MORE = 204
+"""What a browser's EventSource understands as "do not connect again"."""
+
+
+@router.get("/sessions/{session_id}/events", **needs(Scope.READ))
+async def of_session(
+    session_id: Named,
+    desk: Desk,
+    caller: Caller,
+    after: After = None,
+    last_event_id: LastEventId = None,
+    keep_alive: KeepAlive = None,
+) -> Response:
+    """Everything that happens in a session, without end."""
+    return await _open(desk, caller, SessionId(session_id), None, _position(after, last_event_id), keep_alive)
+
+
+@router.get("/runs/{run_id}/events", **needs(Scope.READ))
+async def of_run(
+    run_id: Named,
+    desk: Desk,
+    caller: Caller,
+    after: After = None,
+    last_event_id: LastEventId = None,
+    keep_alive: KeepAlive = None,
+) -> Response:
+    """What happens to a run; ends after its terminal event. 204: that was sent before."""
+    return await _open(desk, caller, None, RunId(run_id), _position(after, last_event_id), keep_alive)
+
+
+def _position(after: int | None, last_event_id: str | None) -> int | None:
+    """The header wins: a browser that reconnects repeats the query of its first connection."""
+    if last_event_id is None or not last_event_id.strip():
+        return after
+    if not (last_event_id.isascii() and last_event_id.isdigit()) or int(last_event_id[:20]) > LAST:
+        raise InvalidRequest("Last-Event-ID is no number of an event")
+    return int(last_event_id)
+
+
+async def _open(
+    desk: ApiState,
+    caller: Principal,
+    session_id: SessionId | None,
+    run_id: RunId | None,
+    after: int | None,
+    keep_alive: int | None,
+) -> Response:
+    if desk.streams.closing:
+        raise Unavailable("this process goes away", hint="connect again")
+    store = desk.context.store
+    about = await run_in_threadpool(stream.subject, store, session_id, run_id, caller.workspace_id)
+    if after is not None and await run_in_threadpool(stream.exhausted, store, about, after=after):
+        return Response(status_code=NOTHING_MORE)
+    pause = desk.context.keep_alive if keep_alive is None else timedelta(seconds=keep_alive)
+    return StreamingResponse(
+        desk.streams.open(about, after=after, keep_alive=pause),
+        media_type="text/event-stream",
+        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+    )

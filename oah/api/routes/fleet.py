@@ -1,0 +1,98 @@
+"""/v1/workers, /v1/queue, /v1/recovery, /v1/controller, /v1/agents"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from oah.api.auth import Caller, Principal, needs
+from oah.api.render import answer, page, queue_document, recovery_overview_document, seconds, worker_document
+from oah.api.schemas import Named
+from oah.api.state import ApiState, Desk
+from oah.core.model.workspace import Scope
+from oah.ports.store import CommandKind
+from oah.services import commands, inspect
+
+router = APIRouter(prefix="/v1", tags=["fleet"])
+
+
+@router.get("/workers", **needs(Scope.OPERATE))
+def workers(desk: Desk, caller: Caller) -> Response:
+    """Workers that are alive by their own report."""
+    found = sorted(desk.context.broker.workers(), key=lambda worker: worker.id)
+    return page(worker_document(worker, sessions=caller.admin) for worker in found)
+
+
+@router.get("/workers/{worker_id}", **needs(Scope.OPERATE))
+def worker(worker_id: Named, desk: Desk, caller: Caller) -> Response:
+    """One worker, by id or name."""
+    return answer(worker_document(commands.find(desk.context.broker, worker_id), sessions=caller.admin))
+
+
+def _command(desk: ApiState, caller: Principal, named: str, kind: CommandKind) -> Response:
+    report = commands.command(desk.context.store, desk.context.broker, named, kind, by=caller.by)
+    return answer({"id": report.id, "name": report.name, "command": kind}, 202)
+
+
+@router.post("/workers/{worker_id}/cordon", status_code=202, **needs(Scope.ADMIN))
+def cordon(worker_id: Named, desk: Desk, caller: Caller) -> Response:
+    """Take no new runs."""
+    return _command(desk, caller, worker_id, CommandKind.CORDON)
+
+
+@router.post("/workers/{worker_id}/uncordon", status_code=202, **needs(Scope.ADMIN))
+def uncordon(worker_id: Named, desk: Desk, caller: Caller) -> Response:
+    """Take new runs again."""
+    return _command(desk, caller, worker_id, CommandKind.UNCORDON)
+
+
+@router.post("/workers/{worker_id}/drain", status_code=202, **needs(Scope.ADMIN))
+def drain(worker_id: Named, desk: Desk, caller: Caller) -> Response:
+    """Finish current runs, then stop."""
+    return _command(desk, caller, worker_id, CommandKind.DRAIN)
+
+
+@router.get("/queue", **needs(Scope.OPERATE))
+def queue(desk: Desk, caller: Caller) -> Response:
+    """The health snapshot of queue and fleet."""
+    context = desk.context
+    return answer(
+        queue_document(
+            inspect.queue_snapshot(context.store, context.broker, local=context.local_workers(), lease=context.lease)
+        )
+    )
+
+
+@router.get("/recovery", **needs(Scope.READ))
+def recovery(desk: Desk, caller: Caller) -> Response:
+    """What recovery did with the runs of the caller's workspace, or of all."""
+    context = desk.context
+    return answer(
+        recovery_overview_document(inspect.recovery_overview(context.store, caller.workspace_id, lease=context.lease))
+    )
+
+
+@router.get("/controller", **needs(Scope.OPERATE))
+def controller(desk: Desk, caller: Caller) -> Response:
+    """Who leads, and the epoch both stores believe in."""
+    view = inspect.controller_view(desk.context.store, desk.context.broker)
+    return answer(
+        {
+            "leader": view.leader,
+            "workers": view.workers,
+            "epoch": {
+                "id": view.epoch,
+                "broker_id": view.broker.id,
+                "state": view.broker.state,
+                "schema": view.broker.schema,
+                "open_for_seconds": seconds(view.broker.open_for),
+            },
+        }
+    )
+
+
+@router.get("/agents", **needs(Scope.READ))
+def agents(desk: Desk, caller: Caller) -> Response:
+    """Agents that sessions may be created for, and how many live workers serve each."""
+    known = inspect.agents(desk.context.profiles(), desk.context.broker)
+    return page({"name": name, "workers": count} for name, count in known.items())

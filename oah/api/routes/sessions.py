@@ -1,0 +1,132 @@
+"""/v1/sessions"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from oah.api.auth import Caller, needs
+from oah.api.render import answer, page, run_document, session_document
+from oah.api.schemas import Cursor, Filter, Limit, Named, SecretRef, SessionBody, SessionChanges
+from oah.api.state import Desk
+from oah.core.model.ids import SessionId
+from oah.core.model.session import SessionState
+from oah.core.model.workspace import Scope
+from oah.errors import InvalidRequest
+from oah.services import inspect, sessions, workspaces
+
+router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
+
+
+@router.post("", status_code=201, **needs(Scope.RUN))
+def create(body: SessionBody, desk: Desk, caller: Caller) -> Response:
+    """A new conversation with an agent; pool and agent fix its lane."""
+    context = desk.context
+    asked = sessions.AskedSession(
+        agent=body.agent,
+        pool=body.pool,
+        workspace_id=workspaces.resolve(context.store, body.workspace, caller.workspace_id),
+        title=body.title,
+        cwd=body.cwd,
+        env=_plain(body.env),
+        labels=body.labels,
+        metadata=body.metadata,
+    )
+    session = sessions.create(
+        context.store,
+        context.clock,
+        context.ids,
+        asked,
+        agents=lambda: frozenset(inspect.agents(context.profiles(), context.broker)),
+        rules=context.rules,
+    )
+    return answer(session_document(session), 201, {"location": f"/v1/sessions/{session.id}"})
+
+
+def _plain(env: Mapping[str, str | SecretRef]) -> dict[str, str]:
+    plain: dict[str, str] = {}
+    for name, value in env.items():
+        if isinstance(value, SecretRef):
+            raise InvalidRequest("secrets are not supported yet", code="secrets_unsupported")
+        plain[name] = value
+    return plain
+
+
+@router.get("", **needs(Scope.READ))
+def listing(
+    desk: Desk,
+    caller: Caller,
+    workspace: Filter = None,
+    state: SessionState | None = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> Response:
+    """Sessions, newest first."""
+    store = desk.context.store
+    where = caller.workspace_id if workspace is None else workspaces.resolve(store, workspace, caller.workspace_id)
+    found = store.sessions(where, state=state, cursor=cursor, limit=limit)
+    return page(map(session_document, found.items), found.next_cursor)
+
+
+@router.get("/{session_id}", **needs(Scope.READ))
+def show(session_id: Named, desk: Desk, caller: Caller) -> Response:
+    """One session."""
+    return answer(session_document(desk.context.store.session(SessionId(session_id), caller.workspace_id)))
+
+
+@router.patch("/{session_id}", **needs(Scope.RUN))
+def change(session_id: Named, body: SessionChanges, desk: Desk, caller: Caller) -> Response:
+    """Change title, labels, metadata."""
+    changes = body.model_dump(exclude_unset=True)
+    context = desk.context
+    session = sessions.change(context.store, SessionId(session_id), caller.workspace_id, changes, rules=context.rules)
+    return answer(session_document(session))
+
+
+@router.delete("/{session_id}", **needs(Scope.RUN))
+def close(session_id: Named, desk: Desk, caller: Caller, *, cancel: Annotated[bool, Query()] = False) -> Response:
+    """Take no more runs; 409 while one is active, unless `?cancel=true`."""
+    context = desk.context
+    session = sessions.close(
+        context.store,
+        context.broker,
+        context.epoch(),
+        SessionId(session_id),
+        caller.workspace_id,
+        cancelling=cancel,
+        by=caller.by,
+    )
+    return answer(session_document(session))
+
+
+@router.get("/{session_id}/queue", **needs(Scope.READ))
+def queue(session_id: Named, desk: Desk, caller: Caller, limit: Limit = 100) -> Response:
+    """Queued and active runs in the order in which they will run, each with the reason why it waits."""
+    context = desk.context
+    session = context.store.session(SessionId(session_id), caller.workspace_id)
+    runs = context.store.queue_of(session.id, limit=limit)
+    workers = inspect.live_workers(context.broker)
+    return page(
+        run_document(run, wait_reason=inspect.wait_reason(run, session, runs, workers), excerpt=True) for run in runs
+    )
+
+
+@router.post("/{session_id}/pause", **needs(Scope.RUN))
+def pause(session_id: Named, desk: Desk, caller: Caller) -> Response:
+    """Start no further run of this session."""
+    context = desk.context
+    session = sessions.pause(context.store, context.broker, context.epoch(), SessionId(session_id), caller.workspace_id)
+    return answer(session_document(session))
+
+
+@router.post("/{session_id}/resume", **needs(Scope.RUN))
+def resume(session_id: Named, desk: Desk, caller: Caller) -> Response:
+    """Undo a pause."""
+    context = desk.context
+    session = sessions.resume(
+        context.store, context.broker, context.epoch(), SessionId(session_id), caller.workspace_id
+    )
+    return answer(session_document(session))

@@ -1,0 +1,173 @@
+"""Shapes of request bodies and of what stands in paths and queries. Types here, judgements in core/policy/admission."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from fastapi import Path, Query
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+
+from oah.core.model.ids import KeyId, RunId, SessionId
+from oah.core.model.run import RunClass
+from oah.core.model.workspace import Scope
+from oah.errors import InvalidRequest, NotFound
+from oah.services.submit import Asked, OnBusy, Order
+
+_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")
+_CURSOR = re.compile(r"^[\x21-\x7e]{1,512}$")
+
+
+def _named(text: str) -> str:
+    """What cannot be an id is the id of nothing."""
+    if not _ID.match(text):
+        raise NotFound("there is nothing of that id")
+    return text
+
+
+def _cursor(text: str | None) -> str | None:
+    if text is not None and not _CURSOR.match(text):
+        raise InvalidRequest("the cursor is none that was handed out", code="invalid_cursor")
+    return text
+
+
+def _filter(text: str | None) -> str | None:
+    if text is not None and not _ID.match(text):
+        raise InvalidRequest("a filter contains characters that no id or name has")
+    return text
+
+
+Named = Annotated[str, Path(), AfterValidator(_named)]
+Cursor = Annotated[str | None, Query(), AfterValidator(_cursor)]
+Filter = Annotated[str | None, Query(), AfterValidator(_filter)]
+Limit = Annotated[int, Query(ge=1, le=500)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Body(BaseModel):
+    """Base of all bodies: unknown members are faults, so that a typo is seen."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=False)
+
+
+class SecretRef(BaseModel):
+    """A value that is looked up when the agent starts."""
+
+    model_config = ConfigDict(extra="forbid")
+    secret: str
+
+
+class SessionBody(Body):
+    """POST /sessions"""
+
+    agent: str
+    pool: str = "default"
+    workspace: str | None = None
+    title: str | None = None
+    cwd: str | None = None
+    env: dict[str, str | SecretRef] = Field(default_factory=dict)
+    labels: dict[str, str] = Field(default_factory=dict)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class SessionChanges(Body):
+    """PATCH /sessions/{id}; what is absent stays."""
+
+    title: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class RunBody(Body):
+    """POST /sessions/{id}/runs"""
+
+    input: str
+    run_class: RunClass = Field(default=RunClass.INTERACTIVE, alias="class")
+    delay_seconds: Number | None = None
+    run_at: AwareDatetime | None = None
+    timeout_seconds: Number | None = None
+    deadline: AwareDatetime | None = None
+    max_retries: int = 0
+    order: Order = Order.STRICT
+    on_busy: OnBusy = OnBusy.ENQUEUE
+    parent_run_id: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+    def asked(self, session_id: str, key: str | None) -> Asked:
+        """The wish as the service takes it. Raises NotFound for a parent that cannot be a run's id."""
+        return Asked(
+            session_id=SessionId(session_id),
+            input=self.input,
+            run_class=self.run_class,
+            delay_seconds=self.delay_seconds,
+            run_at=self.run_at,
+            timeout_seconds=self.timeout_seconds,
+            deadline=self.deadline,
+            max_retries=self.max_retries,
+            order=self.order,
+            on_busy=self.on_busy,
+            parent_run_id=None if self.parent_run_id is None else RunId(_named(self.parent_run_id)),
+            metadata=self.metadata,
+            idempotency_key=key,
+        )
+
+
+class BatchItem(RunBody):
+    """One run of a batch."""
+
+    session_id: str
+    idempotency_key: str | None = None
+
+
+class BatchBody(Body):
+    """POST /runs:batch; each item is judged by itself."""
+
+    items: list[dict[str, Any]]
+
+
+class RunChanges(Body):
+    """PATCH /runs/{id}"""
+
+    note: str
+
+
+class InputBody(Body):
+    """POST /runs/{id}/input"""
+
+    input: str
+
+
+class WorkspaceBody(Body):
+    """POST /workspaces"""
+
+    name: str
+    weight: int = 1
+    max_active_runs: int | None = None
+    max_queued_runs: int | None = None
+
+
+class WorkspaceChanges(Body):
+    """PATCH /workspaces/{id}; what is absent stays, null lifts a cap."""
+
+    weight: int = 1
+    max_active_runs: int | None = None
+    max_queued_runs: int | None = None
+
+
+class KeyBody(Body):
+    """POST /keys"""
+
+    name: str
+    workspace: str | None = None
+    scopes: list[Scope] = Field(default_factory=lambda: [Scope.READ, Scope.RUN])
+    expires_at: AwareDatetime | None = None
+
+
+def session_id(text: str) -> SessionId:
+    """A session's id from a body. Raises NotFound."""
+    return SessionId(_named(text))
+
+
+def key_id(text: str) -> KeyId:
+    """A key's id from a path."""
+    return KeyId(text)

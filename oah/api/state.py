@@ -1,0 +1,80 @@
+"""What the HTTP process keeps between requests, and how a route gets at it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+
+from oah.api.auth import Keyring
+from oah.api.batch import SubmitBatches
+from oah.api.context import ApiContext
+from oah.api.hearing import Hearing
+from oah.api.stream import Streams
+from oah.core.model.ids import SessionId, WorkspaceId
+from oah.errors import RequestError
+from oah.ports.store import Accepted, NewRun
+from oah.services.submit import commit
+
+REMEMBERED_SESSIONS = 50_000
+
+
+class ApiState:
+    """Batches, keys, streams and the threads behind them."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self.context = context
+        self.keyring = Keyring(context)
+        self.streams = Streams(context)
+        self.hearing = Hearing(context.store, context.broker, context.clock, context.epoch)
+        self.batches = SubmitBatches(self._commit, committed=self._committed, telemetry=context.telemetry)
+        self.stopping = threading.Event()
+        self._workspaces: dict[SessionId, WorkspaceId] = {}
+
+    def _commit(self, runs: Sequence[NewRun]) -> list[Accepted | RequestError]:
+        return commit(self.context.store, runs, self.context.limits)
+
+    def _committed(self, accepted: Sequence[Accepted]) -> None:
+        for one in accepted:
+            if not one.replayed:
+                self.context.telemetry.count("oah_runs_submitted_total", class_=str(one.run.run_class))
+        self.hearing.put(accepted)
+
+    def workspace_of(self, session_id: SessionId) -> WorkspaceId:
+        """A session's workspace, which never changes. Raises NotFound, Unavailable."""
+        found = self._workspaces.get(session_id)
+        if found is None:
+            found = self.context.store.session(session_id, None).workspace_id
+            if len(self._workspaces) >= REMEMBERED_SESSIONS:
+                self._workspaces.clear()
+            self._workspaces[session_id] = found
+        return found
+
+    def start(self) -> None:
+        """Start the threads."""
+        self.hearing.start()
+        self.streams.tailer.start()
+
+    def drain(self) -> None:
+        """Say that this process goes away, and end its streams. From any thread."""
+        self.stopping.set()
+        self.streams.close()
+
+    def stop(self) -> None:
+        """End the threads; what was accepted last is still heard of."""
+        self.drain()
+        for component in (self.hearing, self.streams.tailer):
+            component.stop(timedelta(seconds=2))
+        for component in (self.hearing, self.streams.tailer):
+            component.join(timedelta(seconds=3))
+
+
+async def state(request: Request) -> ApiState:
+    """The process's state, for a route."""
+    return cast(ApiState, request.app.state.oah)
+
+
+Desk = Annotated[ApiState, Depends(state)]

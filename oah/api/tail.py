@@ -1,0 +1,97 @@
+"""One reader of new events for all streams of the process.
+
+It reads SQL when the broker hints at a watched session, and for all watched sessions every second: hints make it quick,
+the second makes it certain. A stream that nobody feeds costs one probe of an index a second, and no thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from oah.core.model.event import Event
+from oah.core.model.ids import SessionId
+from oah.errors import LeaseError, Unavailable
+from oah.ports.broker import Broker
+from oah.ports.clock import Clock
+from oah.ports.store import Store
+from oah.runtime.component import ThreadComponent
+
+EVERY = timedelta(seconds=1)
+AT_ONCE = 1_000
+
+Deliver = Callable[[Sequence[Event]], None]
+
+
+class Tailer(ThreadComponent):
+    """Delivers the events of watched sessions in order, from the tailer's thread."""
+
+    def __init__(self, store: Store, broker: Broker, clock: Clock, deliver: Deliver) -> None:
+        super().__init__("api-tailer")
+        self._store = store
+        self._broker = broker
+        self._clock = clock
+        self._deliver = deliver
+        self._lock = threading.Lock()
+        self._cursors: dict[SessionId, int] = {}
+
+    def tail(self, session_id: SessionId, position: int) -> int:
+        """Deliver this session's events; the number after which they will come (`position` for a new one)."""
+        with self._lock:
+            return self._cursors.setdefault(session_id, position)
+
+    def leave(self, session_id: SessionId) -> None:
+        """Nobody streams this session any more."""
+        with self._lock:
+            self._cursors.pop(session_id, None)
+
+    def run(self) -> None:
+        """Until stopped. The absence of either store is waited out; streams then know less, never wrong things."""
+        self.serving()
+        last = self._clock.monotonic()
+        while not self.stopping.is_set():
+            hints = self._hints()
+            now = self._clock.monotonic()
+            everything = now - last >= EVERY.total_seconds()
+            if everything:
+                last = now
+            self._read(None if everything else dict(hints))
+
+    def _hints(self) -> list[tuple[SessionId, int]]:
+        try:
+            return self._broker.hints(timeout=EVERY)
+        except (Unavailable, LeaseError):
+            self.stopping.wait(EVERY.total_seconds())
+            return []
+
+    def _read(self, hinted: dict[SessionId, int] | None) -> None:
+        wanted = self._wanted(hinted)
+        while wanted and not self.stopping.is_set():
+            try:
+                events = self._store.events_since(wanted, limit=AT_ONCE)
+            except Unavailable:
+                return
+            if events:
+                self._advance(events)
+                self._deliver(events)
+            if len(events) < AT_ONCE:
+                return
+            wanted = self._wanted(hinted)
+
+    def _wanted(self, hinted: dict[SessionId, int] | None) -> dict[SessionId, int]:
+        with self._lock:
+            if hinted is None:
+                return dict(self._cursors)
+            return {
+                session_id: self._cursors[session_id]
+                for session_id, number in hinted.items()
+                if self._cursors.get(session_id, number) < number
+            }
+
+    def _advance(self, events: Sequence[Event]) -> None:
+        with self._lock:
+            for event in events:
+                cursor = self._cursors.get(event.session_id)
+                if cursor is not None and event.number > cursor:
+                    self._cursors[event.session_id] = event.number
