@@ -15,15 +15,15 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 _QUIET = ("httpx", "httpcore", "uvicorn.access", "asyncio", "rq.worker")
 
 
-def configure(*, process: str, level: str = "info", style: str = "text", stream: TextIO | None = None) -> None:
-    """Log to `stream` (standard error). `style`: `text` or `json`. Replaces what was configured before.
+def configure(*, process: str = "oah", level: str = "info", form: str = "text", stream: TextIO | None = None) -> None:
+    """Log to `stream` (standard error). `form`: `text` or `json`. Replaces what was configured before.
 
-    Raises ValueError for an unknown level or style.
+    Raises ValueError for an unknown level or form.
     """
-    if style not in ("text", "json"):
-        raise ValueError(f"no log format {style!r}: text or json")
+    if form not in ("text", "json"):
+        raise ValueError(f"no log format {form!r}: text or json")
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines(process) if style == "json" else TextLines(process))
+    handler.setFormatter(JsonLines(process) if form == "json" else TextLines(process))
     root = logging.getLogger()
     root.setLevel(level.upper())
     root.handlers[:] = [handler]

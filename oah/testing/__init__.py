@@ -1,1 +1,4 @@
-"""Shipped test kit: scripted agent and terminal, fake clock, embedded fleet, faults. Imports anything; nobody imports it."""
+"""Shipped test kit: scripted agent and terminal, fake clock, embedded fleet, faults.
+
+Imports anything; nobody imports it.
+"""

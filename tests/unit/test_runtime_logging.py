@@ -48,7 +48,7 @@ def test_a_traceback_is_indented(stream: io.StringIO) -> None:
 
 
 def test_json_lines(stream: io.StringIO) -> None:
-    configure(process="api", style="json", stream=stream)
+    configure(process="api", form="json", stream=stream)
     try:
         raise ZeroDivisionError
     except ZeroDivisionError:
@@ -73,6 +73,6 @@ def test_levels(stream: io.StringIO) -> None:
     logging.getLogger("httpx").info("unheard")
     assert stream.getvalue() == ""
     with pytest.raises(ValueError, match="no log format"):
-        configure(process="api", style="xml", stream=stream)
+        configure(process="api", form="xml", stream=stream)
     with pytest.raises(ValueError, match="Unknown level"):
         configure(process="api", level="loud", stream=stream)
