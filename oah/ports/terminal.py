@@ -199,7 +199,8 @@ class AgentHost(Protocol):
 
     def extend(self, deadlines_boottime: Mapping[str, float]) -> None:
         """New deadlines by agent id, each the later of the confirmations of its session (+ lease - margin). The host
-        takes the maximum of old and new; unknown ids are ignored. An empty mapping still asks for an acknowledgement.
+        takes the maximum of old and new; an id that is not spawned yet finds its deadline here when it is. An empty
+        mapping still asks for an acknowledgement.
         Never blocks."""
 
     def marked(self, *, begun_boottime: float) -> None:

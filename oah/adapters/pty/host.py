@@ -11,13 +11,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from errno import E2BIG, ENOENT, ENOTDIR
 from pathlib import Path
 from typing import Any
 
 from oah.adapters.pty import incarnations
-from oah.adapters.pty.connection import MAX_STRING, Connection
+from oah.adapters.pty.connection import MAX_STRING, Connection, boottime
 from oah.adapters.pty.hostside import forking
 from oah.adapters.pty.hostside.tree import TAG_NAME, Scanner, Tree, kill_round, read_process
 from oah.adapters.pty.process import PtyProcess
@@ -53,6 +54,7 @@ class PtyHost:
         self._lock = threading.Lock()
         self._processes: dict[str, PtyProcess] = {}
         self._spawned = 0
+        self._deadlines: dict[str, float] = {}
         self._connection: Connection | None = None
         self._reader = Reader()
         self._on_lost: Callable[[HostLost], None] = lambda _: None
@@ -141,6 +143,8 @@ class PtyHost:
                 raise AgentError(f"agent {spec.agent_id} exists already", code="spawn_failed")
             self._spawned += 1
             tag = self._incarnation.block + self._spawned
+        known = self._deadlines.get(spec.agent_id, spec.deadline_boottime)
+        spec = replace(spec, deadline_boottime=max(known, spec.deadline_boottime))
         connection = self._connected()
         future = connection.ask(lambda answer, fds: self._adopt(spec, tag, answer, fds), "spawn", _request(spec, tag))
         try:
@@ -172,11 +176,21 @@ class PtyHost:
 
     def extend(self, deadlines_boottime: Mapping[str, float]) -> None:
         """See ports.terminal.AgentHost."""
+        self._remember(deadlines_boottime)
         connection = self._connection
         if connection is not None:
             entries = list(deadlines_boottime.items())
             for first in range(0, max(len(entries), 1), _DEADLINES_PER_MESSAGE):
                 connection.report("extend", dict(entries[first : first + _DEADLINES_PER_MESSAGE]))
+
+    def _remember(self, deadlines: Mapping[str, float]) -> None:
+        """For agents that are not spawned yet."""
+        now = boottime()
+        with self._lock:
+            kept = {agent_id: deadline for agent_id, deadline in self._deadlines.items() if deadline > now}
+            for agent_id, deadline in deadlines.items():
+                kept[agent_id] = max(deadline, kept.get(agent_id, deadline))
+            self._deadlines = kept
 
     def marked(self, *, begun_boottime: float) -> None:
         """See ports.terminal.AgentHost."""
@@ -198,7 +212,7 @@ class PtyHost:
             return False
         group = process.terminal.foreground_group()
         try:
-            future = self._connected().ask(lambda answer, _: bool(answer[2]), "signal", agent_id, signum, group)
+            future = self._connected().ask(lambda answer, _: bool(answer[2]), "signal", agent_id, int(signum), group)
             return bool(future.result(SPAWN_SECONDS))
         except (Unavailable, TimeoutError):
             return False

@@ -13,7 +13,7 @@ import codecs
 import io
 import time
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pexpect
 import re2
@@ -39,7 +39,13 @@ class Listener(Protocol):
     def flush(self) -> object: ...
 
 
-class BufSpawn(SpawnBase[str]):
+if TYPE_CHECKING:  # the stubs make generic what the library does not
+    _Base = SpawnBase[str]
+else:
+    _Base = SpawnBase
+
+
+class BufSpawn(_Base):
     """A pexpect spawn that reads a Terminal."""
 
     _before: io.StringIO
@@ -94,10 +100,13 @@ class Ended:
 
 def compiled(pattern: str) -> Any:
     """An RE2 object. Raises InvalidRequest `invalid_profile` for what RE2 refuses."""
+    options = re2.Options()
+    options.log_errors = False
     try:
-        return re2.compile(pattern)
+        return re2.compile(pattern, options)
     except re2.error as error:
-        raise InvalidRequest(f"pattern {pattern!r}: {error}", code="invalid_profile") from None
+        reason = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else str(error)
+        raise InvalidRequest(f"pattern {pattern!r}: {reason}", code="invalid_profile") from None
 
 
 class Matcher:

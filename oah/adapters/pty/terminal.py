@@ -150,6 +150,18 @@ class PtyTerminal:
         """See ports.terminal.Terminal."""
         return bool(self._local_modes() & termios.ECHO)
 
+    def set_echo(self, *, on: bool) -> None:
+        """Whether the kernel echoes input from now on. Programs change it as they like."""
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                modes = termios.tcgetattr(self.fd)
+                modes[3] = modes[3] | termios.ECHO if on else modes[3] & ~termios.ECHO
+                termios.tcsetattr(self.fd, termios.TCSANOW, modes)
+            except termios.error:
+                return
+
     def _local_modes(self) -> int:
         with self._lock:
             if self._closed:

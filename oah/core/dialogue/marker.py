@@ -31,7 +31,7 @@ def begin_pattern(nonce: str, turn: int) -> str:
 
 def end_pattern(nonce: str, turn: int) -> str:
     """Pattern of the marker after the last output of a turn; group 1 the status, group 2 the message in hex."""
-    return f"\\x1b\\]7337;{_safe(nonce)};{turn};([0-9]{{1,3}})(?:;([0-9a-f]{{0,2000}}))?\\x07"
+    return f"\\x1b\\]7337;{_safe(nonce)};{turn};([0-9]{{1,3}})(?:;([0-9a-f]*))?\\x07"
 
 
 def ended(status: str, message: str | None) -> Ended:

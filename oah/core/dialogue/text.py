@@ -16,20 +16,36 @@ _ESCAPES = re.compile(
     "\x1b\\[[0-?]*[ -/]*[@-~]"  # CSI
     "|\x1b[\\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\\\)"  # OSC, DCS, SOS, PM, APC up to BEL or ST
     "|\x1b[ -/]*[0-~]"  # two- and three-character sequences
-    "|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"  # other controls, but tab, line feed, return
+    "|\x1b"
 )
+_CONTROLS = {code: None for code in (*range(32), 127) if chr(code) not in "\t\n\r\x1b"}
 _UNFINISHED = re.compile("\x1b(?:\\[[0-?]*[ -/]*|[\\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)?\\Z")
-_OVERWRITTEN = re.compile("[^\n\r]*\r(?=[^\n\r])")
 _HELD = 4096
 
 
 def strip_escapes(text: str) -> str:
     """Text without escape sequences and control characters; `\\r\\n` is `\\n`, an overwritten beginning of a line is
     gone."""
-    text = re.sub("[^\n]\x08", "", text)
-    text = _ESCAPES.sub("", text).replace("\x1b", "")
-    text = re.sub("\r+\n", "\n", text)
-    return _OVERWRITTEN.sub("", text).replace("\r", "")
+    if "\x08" in text:
+        text = re.sub("[^\n]\x08", "", text)
+    text = _plain(text)
+    if "\r" not in text:
+        return text
+    return "\n".join(_last_written(line) if "\r" in line else line for line in text.split("\n"))
+
+
+def _plain(text: str) -> str:
+    if "\x1b" in text:
+        text = _ESCAPES.sub("", text)
+    if not text.isprintable():
+        text = text.replace("\r\n", "\n").translate(_CONTROLS)
+    return text
+
+
+def _last_written(line: str) -> str:
+    """What a line shows when each return began it anew."""
+    parts = [part for part in line.split("\r") if part]
+    return parts[-1] if parts else ""
 
 
 class Live:
@@ -50,7 +66,7 @@ class Live:
         if len(text) - cut > _HELD:
             cut = len(text)
         self._held = text[cut:]
-        return _ESCAPES.sub("", text[:cut]).replace("\r\n", "\n").replace("\r", "\n")
+        return _plain(text[:cut]).replace("\r", "\n")
 
 
 class Answer:

@@ -1,0 +1,265 @@
+"""Agents in terminals: the factory, and what both kinds of agent share."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import oah
+from oah.adapters.pty.hearing import Hearing
+from oah.adapters.pty.host import PtyHost
+from oah.adapters.pty.matching import Ended, Matcher
+from oah.adapters.pty.process import PtyProcess
+from oah.adapters.pty.recording import Recording, RecordingWriter
+from oah.adapters.pty.watch import Watch
+from oah.core.dialogue.outcome import Facts, judge
+from oah.core.dialogue.profile import Profile
+from oah.errors import AgentError, Unavailable
+from oah.ports.agent import AgentSpec, TurnRequest, TurnResult, TurnStatus
+from oah.ports.blobs import Blobs
+from oah.ports.terminal import ExitCause, SpawnSpec
+
+DRAIN_SECONDS = 2.0
+"""How long after an exit the rest of its output is read."""
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_TYPED_RECORDED = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What every agent of a worker uses. `scratch_root`: a directory that only this worker uses."""
+
+    host: PtyHost
+    blobs: Blobs
+    writer: RecordingWriter
+    scratch_root: Path
+    path: str = _DEFAULT_PATH
+
+
+class PtyAgent:
+    """One agent's directory, recording and end. Subclasses drive its turns."""
+
+    def __init__(self, spec: AgentSpec, profile: Profile, around: Surroundings) -> None:
+        self.spec, self.profile, self.around = spec, profile, around
+        self.nonce = secrets.token_hex(8)
+        self.scratch = around.scratch_root / self.nonce
+        self.process: PtyProcess | None = None
+        self.recording: Recording | None = None
+        self._run, self._attempt = spec.run_id, spec.attempt
+        self._closed = False
+
+    @property
+    def agent_id(self) -> str:
+        return self.spec.agent_id
+
+    # -- start ------------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Home and scratch directory. Raises AgentError `spawn_failed`."""
+        try:
+            Path(self.spec.home).mkdir(parents=True, exist_ok=True)
+            self.scratch.mkdir(parents=True, mode=0o700)
+            self.place("boot", self.profile.boot)
+            if self.spec.uid is not None:
+                os.chown(self.scratch, self.spec.uid, -1)
+        except OSError as error:
+            self.discard()
+            raise AgentError(f"no directory for the agent: {error}", code="spawn_failed") from error
+
+    def place(self, name: str, text: str) -> None:
+        """A file in the scratch directory, readable by the agent only."""
+        path = self.scratch / name
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+            file.write(text.encode())
+        if self.spec.uid is not None:
+            os.chown(path, self.spec.uid, -1)
+
+    def spawn(self, argv: tuple[str, ...]) -> PtyProcess:
+        """Start it, recorded from the first byte."""
+        spec, profile = self.spec, self.profile
+        values = {
+            "{python}": sys.executable,
+            "{scratch}": str(self.scratch),
+            "{package}": str(Path(oah.__file__).parent),
+        }
+        env = {
+            "PATH": self.around.path,
+            "HOME": spec.home,
+            "LANG": "C.UTF-8",
+            "TERM": "xterm-256color",
+            "SHELL": "/bin/sh",
+            "OAH_SCRATCH": str(self.scratch),
+            "OAH_NONCE": self.nonce,
+            **{name: _filled(value, values) for name, value in profile.env.items()},
+            **spec.env,
+        }
+        process = self.around.host.spawn(
+            SpawnSpec(
+                agent_id=spec.agent_id,
+                argv=tuple(_filled(part, values) if part in profile.argv else part for part in argv),
+                env=env,
+                cwd=spec.cwd,
+                session_id=spec.session_id,
+                run_id=self._run,
+                attempt=self._attempt,
+                worker_id=spec.worker_id,
+                deadline_boottime=spec.deadline_boottime,
+                rows=profile.rows,
+                cols=profile.cols,
+                uid=spec.uid,
+                gid=spec.gid,
+            )
+        )
+        self.process = process
+        if self.recording is not None:
+            process.terminal.record(self.recording)
+        return process
+
+    # -- recording --------------------------------------------------------------------------------------------------
+
+    def bind(self, *, run_id: str, attempt: int) -> None:
+        """See ports.agent.Agent."""
+        self._run, self._attempt = run_id, attempt
+        self.finish_recording()
+        self.begin_recording()
+
+    def begin_recording(self) -> None:
+        """A recording for the bound attempt."""
+        recording = Recording(
+            self.around.blobs,
+            f"recordings/{_part(self._run)}/{self._attempt}.cast",
+            cols=self.profile.cols,
+            rows=self.profile.rows,
+            title=f"{self.profile.name}: run {self._run}, attempt {self._attempt}",
+        )
+        self.recording = recording
+        self.around.writer.add(recording)
+        if self.process is not None:
+            self.process.terminal.record(recording)
+
+    def note_input(self, text: str) -> None:
+        """The run's input as a chapter and as typed text."""
+        if self.recording is not None:
+            first = text.strip().splitlines()[0][:80] if text.strip() else "(empty)"
+            self.recording.mark(f"run {self._run}: {first}")
+            self.recording.typed(text[:_TYPED_RECORDED])
+
+    def finish_recording(self) -> str | None:
+        """Its blob's key; None when there is none or nothing could be stored."""
+        recording, self.recording = self.recording, None
+        if recording is None:
+            return None
+        if self.process is not None:
+            self.process.terminal.record(None)
+        return self.around.writer.finish(recording)
+
+    # -- the end of a turn ------------------------------------------------------------------------------------------
+
+    def hearing(self, request: TurnRequest, on_output: object) -> Hearing:
+        """A listener for this attempt."""
+        key = f"outputs/{_part(request.run_id)}/{request.attempt}.txt"
+        return Hearing(on_output, self.around.blobs, key)  # type: ignore[arg-type]
+
+    def drain(self, matcher: Matcher) -> None:
+        """After the exit: what was still on its way, up to the terminal's end."""
+        end = time.monotonic() + DRAIN_SECONDS
+        while time.monotonic() < end:
+            if isinstance(matcher.look([]), Ended):
+                return
+
+    def conclude(self, watch: Watch, hearing: Hearing, facts: Facts) -> TurnResult:
+        """The result from what was seen. Raises LeaseError `fenced`."""
+        process = self.process
+        notice = process.exited() if process is not None else None
+        recording = self.finish_recording()
+        output, blob = hearing.finish()
+        watch.refuse_fenced()
+        outcome = judge(facts, failed_code=self.profile.failed_code)
+        return TurnResult(
+            status=TurnStatus(outcome.verdict.value),
+            output=output,
+            output_blob=blob,
+            exit_code=outcome.exit_code,
+            error_code=outcome.error_code,
+            error_message=outcome.error_message,
+            keep_warm=outcome.keep_warm,
+            tree_empty=bool(process is not None and process.empty) and notice is not None,
+            recording=recording,
+            dropped_bytes=process.terminal.dropped if process is not None else 0,
+        )
+
+    def facts(self, watch: Watch, *, status: int | None = None, message: str = "") -> Facts:
+        """What is known now."""
+        notice = self.process.exited() if self.process is not None else None
+        return Facts(
+            timed_out=watch.timed_out,
+            cancelled=watch.cancelled,
+            status=status,
+            message=message,
+            exited=notice is not None,
+            exit_code=notice.exit_code if notice is not None else None,
+            host_lost=notice is not None and notice.cause is ExitCause.HOST_LOST,
+            killed=watch.killed,
+            empty=watch.empty,
+        )
+
+    def failed(self, error: AgentError | Unavailable) -> TurnResult:
+        """A turn that could not begin."""
+        empty = self.process is None or self.around.host.kill(self.agent_id)
+        return TurnResult(
+            status=TurnStatus.FAILED,
+            error_code=error.code if empty else "agent_unkillable",
+            error_message=error.message,
+            tree_empty=empty,
+            recording=self.finish_recording(),
+        )
+
+    # -- life -------------------------------------------------------------------------------------------------------
+
+    def alive(self) -> bool:
+        """See ports.agent.Agent."""
+        return self.process is not None and self.process.exited() is None and not self._closed
+
+    def close(self, grace: timedelta) -> bool:
+        """See ports.agent.Agent."""
+        process = self.process
+        empty = True
+        if process is not None:
+            if self.alive() and grace > timedelta(0) and self.profile.quit:
+                self._ask_to_leave(process, grace)
+            empty = self.around.host.kill(self.agent_id)
+            process.terminal.close()
+        self._closed = True
+        self.finish_recording()
+        self.discard()
+        return empty
+
+    def _ask_to_leave(self, process: PtyProcess, grace: timedelta) -> None:
+        try:
+            process.terminal.write(self.profile.quit.encode() + b"\n", timedelta(seconds=1))
+        except AgentError:
+            return
+        process.wait(grace)
+
+    def discard(self) -> None:
+        """Remove the scratch directory."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        text = text.replace(name, value)
+    return text
+
+
+def _part(text: str) -> str:
+    """As a part of a blob's key."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:120] or "_"

@@ -1,0 +1,41 @@
+"""Opens agents in terminals by profile."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+
+from oah.adapters.pty.agents import Surroundings
+from oah.adapters.pty.command_agent import CommandAgent
+from oah.adapters.pty.marker_agent import MarkerAgent
+from oah.core.dialogue.profile import Kind, Profile
+from oah.errors import NotFound
+from oah.ports.agent import AgentSpec
+
+
+class PtyAgents:
+    """ports.agent.AgentFactory for profiles of the kinds `marker` and `command`."""
+
+    def __init__(self, profiles: Mapping[str, Profile], around: Surroundings) -> None:
+        self._profiles = {name: profile for name, profile in profiles.items() if profile.kind is not Kind.NOOP}
+        self._around = around
+
+    def prepare(self) -> None:
+        """Remove scratch directories of earlier incarnations. Under the worker name's lock."""
+        shutil.rmtree(self._around.scratch_root, ignore_errors=True)
+        self._around.scratch_root.mkdir(parents=True, mode=0o700)
+
+    def profiles(self) -> tuple[str, ...]:
+        """See ports.agent.AgentFactory."""
+        return tuple(sorted(self._profiles))
+
+    def open(self, spec: AgentSpec) -> MarkerAgent | CommandAgent:
+        """See ports.agent.AgentFactory."""
+        profile = self._profiles.get(spec.profile)
+        if profile is None:
+            raise NotFound(
+                f"no agent {spec.profile!r}", code="unknown_agent", hint=f"known: {', '.join(self.profiles())}"
+            )
+        agent = (MarkerAgent if profile.kind is Kind.MARKER else CommandAgent)(spec, profile, self._around)
+        agent.start()
+        return agent

@@ -1,0 +1,150 @@
+"""An interpreter that stays: each run's input is a file that it is told to run, and it says itself when the turn is
+over."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+from oah.adapters.pty.agents import PtyAgent
+from oah.adapters.pty.hearing import Hearing
+from oah.adapters.pty.matching import Ended, Match, Matcher, compiled
+from oah.adapters.pty.watch import Watch
+from oah.core.dialogue.marker import begin_pattern, end_pattern, ended, injection, input_fault
+from oah.core.dialogue.outcome import Facts
+from oah.errors import AgentError, LeaseError
+from oah.ports.agent import MAX_RESULT_BYTES, TurnControl, TurnRequest, TurnResult, TurnStatus
+from oah.ports.terminal import ExitCause
+
+_TYPING = timedelta(seconds=10)
+_EXIT_AFTER_END = timedelta(seconds=2)
+MAX_INPUT_BYTES = MAX_RESULT_BYTES
+
+
+class MarkerAgent(PtyAgent):
+    """ports.agent.Agent for profiles of kind `marker`."""
+
+    _matcher: Matcher
+    _turn = 0
+    _status = 0
+    _idle = False
+
+    @property
+    def warm(self) -> bool:
+        """See ports.agent.Agent."""
+        return self._idle and self.alive()
+
+    def start(self) -> None:
+        """Spawn and wait for the first prompt. Raises what ports.agent.AgentFactory.open says; leaves nothing
+        behind."""
+        self.prepare()
+        self.begin_recording()
+        try:
+            process = self.spawn(self.profile.argv)
+            self._matcher = Matcher(process.terminal)
+            self._await_ready()
+        except BaseException:
+            empty = self.close(timedelta(0))
+            if not empty:
+                raise AgentError("a failed start left processes", code="agent_unkillable") from None
+            raise
+        self._idle = True
+
+    def _await_ready(self) -> None:
+        ready = compiled(end_pattern(self.nonce, 0))
+        end = time.monotonic() + self.profile.ready.total_seconds()
+        process = self.process
+        while process is not None:
+            seen = self._matcher.look([ready])
+            if isinstance(seen, Match):
+                process.terminal.set_echo(on=False)
+                return
+            notice = process.wait(_EXIT_AFTER_END) if isinstance(seen, Ended) else process.exited()
+            if notice is not None and notice.cause in (ExitCause.DEADLINE, ExitCause.LATE):
+                raise LeaseError("the deadman killed the agent while it started", code="fenced")
+            if notice is not None or isinstance(seen, Ended):
+                status = notice.exit_code if notice is not None else None
+                raise AgentError(
+                    f"the program ended before it was ready (exit status {status})", code="agent_not_ready"
+                )
+            if time.monotonic() > end:
+                raise AgentError(f"not ready after {self.profile.ready.total_seconds():g} s", code="agent_not_ready")
+
+    def turn(self, request: TurnRequest, control: TurnControl) -> TurnResult:
+        """See ports.agent.Agent."""
+        fault = input_fault(request.input, limit=MAX_INPUT_BYTES)
+        process = self.process
+        if fault is not None or process is None:
+            code, reason = fault or ("agent_lost", "the agent is not running")
+            return TurnResult(
+                status=TurnStatus.FAILED,
+                error_code=code,
+                error_message=reason,
+                keep_warm=self.warm,
+                tree_empty=process is None,
+                recording=self.finish_recording(),
+            )
+        self._idle = False
+        self._turn += 1
+        watch = Watch(self.around.host, process, request, control, key=self.profile.interrupt_key)
+        hearing = self.hearing(request, control.on_output)
+        try:
+            self._inject(request)
+            facts = self._listen(watch, hearing)
+        except AgentError as error:
+            watch.refuse_fenced()
+            if process.exited() is None:
+                watch.kill()
+                return self.conclude(
+                    watch, hearing, Facts(fault=(error.code, error.message), killed=True, empty=watch.empty)
+                )
+            facts = self.facts(watch)
+        result = self.conclude(watch, hearing, facts)
+        self._idle = result.keep_warm
+        return result
+
+    def _inject(self, request: TurnRequest) -> None:
+        process = self.process
+        assert process is not None
+        text = request.input if request.input.endswith("\n") else request.input + "\n"
+        self.place("input", text)
+        self.note_input(request.input)
+        line = injection(
+            self.profile.inject,
+            nonce=self.nonce,
+            turn=self._turn,
+            status=self._status,
+            run_id=request.run_id,
+            attempt=request.attempt,
+        )
+        process.terminal.set_echo(on=False)
+        process.terminal.write(line.encode() + b"\n", _TYPING)
+
+    def _listen(self, watch: Watch, hearing: Hearing) -> Facts:
+        begin, end = compiled(begin_pattern(self.nonce, self._turn)), compiled(end_pattern(self.nonce, self._turn))
+        waiting = [end, begin]
+        self._matcher.listen(None)
+        while not watch.over():
+            seen = self._matcher.look(waiting)
+            if isinstance(seen, Ended):
+                self._after_end(watch)
+                break
+            if isinstance(seen, Match) and seen.index == 1:
+                waiting = [end]
+                self._matcher.listen(hearing)
+            elif isinstance(seen, Match):
+                mark = ended(seen.groups[0] or "0", seen.groups[1])
+                self._status = mark.status
+                self._matcher.listen(None)
+                return self.facts(watch, status=mark.status, message=mark.message)
+            hearing.tick()
+        self.drain(self._matcher)
+        self._matcher.listen(None)
+        return self.facts(watch)
+
+    def _after_end(self, watch: Watch) -> None:
+        """Nobody holds the terminal: the program is about to be gone, or has run away from its terminal."""
+        process = self.process
+        assert process is not None
+        if process.wait(_EXIT_AFTER_END) is None:
+            watch.kill()
