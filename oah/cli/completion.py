@@ -7,7 +7,7 @@ from click.shell_completion import get_completion_class
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, /, shell: str) -> None:
     """Print the script that completes oah in SHELL: eval "$(oah completion bash)"."""

@@ -81,7 +81,7 @@ def _stores(settings: Settings) -> Iterator[Finding]:
     if settings.in_process and settings.embedded_workers == 0:
         yield bad(
             "settings",
-            "memory:// lives in the API's process, which has no workers (OAH_EMBEDDED_WORKERS=0): nobody can run anything",
+            "memory:// lives in the API's process, which has no workers (OAH_EMBEDDED_WORKERS=0): runs wait for ever",
             "OAH_REDIS_URL=embedded:// or redis://…",
         )
     if settings.in_process and not sqlite:
@@ -132,7 +132,7 @@ def _times(settings: Settings) -> Iterator[Finding]:
     if settings.redis.answer_timeout_seconds > lease:
         yield warn(
             "settings",
-            f"an answer of Redis may take {settings.redis.answer_timeout_seconds:g} s, longer than a lease of {lease:g} s",
+            f"an answer of Redis may take {settings.redis.answer_timeout_seconds:g} s, a lease lasts {lease:g} s",
             "OAH_REDIS__ANSWER_TIMEOUT_SECONDS",
         )
     if settings.worker.heartbeat_seconds > lease:

@@ -1,0 +1,244 @@
+"""What doctor calls wrong, from values alone; and its two ways to look, against a scripted API and fakes."""
+
+import json
+from datetime import timedelta
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from oah.cli.audit import Fault, judge_owner, judge_queued
+from oah.cli.connection import Connection
+from oah.cli.doctor import judge_fleet, judge_leader, judge_queue
+from oah.cli.findings import (
+    ClockReading,
+    Finding,
+    Level,
+    judge_broker,
+    judge_clocks,
+    judge_platform,
+    judge_settings,
+    judge_store,
+)
+from oah.cli.main import oah
+from oah.client import Client
+from oah.core.model.ids import ClaimToken, SessionId, WorkerId, WorkspaceId
+from oah.core.model.lane import Lane
+from oah.core.model.run import ReadyClass
+from oah.core.model.session import HoldReason, Place
+from oah.ports.dispatch import LeaseView
+from oah.ports.store import OwnerRow, QueuedSession
+from oah.settings import Settings
+
+LEASE = timedelta(seconds=6)
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _bad(findings) -> list[tuple[str, str]]:
+    return [(str(f.level), f.message) for f in findings if f.level is not Level.OK]
+
+
+def test_the_defaults_do_not_contradict_each_other() -> None:
+    assert list(judge_settings(Settings(), [])) == [Finding("settings", Level.OK, "no contradictions")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "level", "words"),
+    [
+        ({"embedded_workers": 0}, "error", "runs wait for ever"),
+        ({"database_url": "postgresql://db/oah"}, "warning", "queue of its own"),
+        ({"redis_url": "redis://there"}, "warning", "SQLite is for one host"),
+        ({"auth": "off", "api_host": "0.0.0.0"}, "error", "everybody may do everything"),
+        (
+            {"stale_run_recovery_strategy": "requeue_running", "stale_run_recovery_max_attempts": 0},
+            "warning",
+            "ever queued again",
+        ),
+        ({"limits": {"queued_per_session": 10, "queued_per_workspace": 5}}, "warning", "more than its workspace"),
+        ({"limits": {"input_bytes": 9 * 2**20}}, "warning", "does not fit"),
+        ({"controller": {"leader_renew_seconds": 10}}, "error", "one late renewal"),
+        ({"controller": {"sweep_seconds": 20}}, "warning", "recovery is late"),
+        ({"lease_seconds": 6, "redis": {"answer_timeout_seconds": 10}}, "warning", "an answer of Redis"),
+        ({"worker": {"heartbeat_seconds": 60}}, "warning", "more rarely"),
+    ],
+)
+def test_contradicting_settings(settings: dict, level: str, words: str) -> None:
+    found = _bad(judge_settings(Settings(**settings), []))
+    assert len(found) == 1
+    assert found[0][0] == level
+    assert words in found[0][1]
+
+
+def test_a_name_that_means_nothing() -> None:
+    assert _bad(judge_settings(Settings(), ["OAH_WORKERS__SLOTS"])) == [("warning", "OAH_WORKERS__SLOTS means nothing")]
+
+
+def test_a_data_directory_that_others_may_read(tmp_path) -> None:
+    tmp_path.chmod(0o755)
+    assert "chmod 700" in str(list(judge_platform(Settings(data_dir=tmp_path)))[-1].hint)
+    tmp_path.chmod(0o700)
+    assert not _bad(judge_platform(Settings(data_dir=tmp_path)))
+
+
+GOOD_BROKER = {"redis_version": "7.0.15", "maxmemory_policy": "noeviction", "maxmemory": "0", "used_memory": "1"}
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "level"),
+    [
+        ({"maxmemory_policy": "allkeys-lru"}, "eviction", "error"),
+        ({"evicted_keys": "3"}, "evicted", "error"),
+        ({"maxmemory": "100", "used_memory": "85"}, "broker_memory", "warning"),
+        ({"maxmemory": "100", "used_memory": "100"}, "broker_memory", "error"),
+        ({"rdb_last_bgsave_status": "err"}, "persistence", "warning"),
+    ],
+)
+def test_a_broker_that_is_not_as_it_should_be(change: dict, check: str, level: str) -> None:
+    assert not _bad(judge_broker(GOOD_BROKER))
+    found = [f for f in judge_broker(GOOD_BROKER | change) if f.level is not Level.OK]
+    assert [(f.check, str(f.level)) for f in found] == [(check, level)]
+
+
+def test_a_database_that_may_lose_accepted_runs() -> None:
+    assert not _bad(judge_store({"dialect": "sqlite", "synchronous": "FULL"}))
+    assert _bad(judge_store({"dialect": "sqlite", "synchronous": "NORMAL"}))
+    assert not _bad(judge_store({"dialect": "postgresql", "fsync": "on", "synchronous_commit": "on"}))
+    assert _bad(judge_store({"dialect": "postgresql", "fsync": "off", "synchronous_commit": "on"}))
+
+
+def test_clocks() -> None:
+    near = ClockReading("redis", 100.0, 100.2, 100.1)
+    far = ClockReading("database", 100.0, 160.0, 100.1)
+    behind = ClockReading("redis", 100.0, 40.0, 100.1)
+    unproven = ClockReading("redis", 100.0, 100.05, 100.1)
+    assert [reading.offset for reading in (near, behind, unproven)] == pytest.approx([0.1, -60.0, 0.0])
+    found = list(judge_clocks([near, far], steps={}, margin=1.0))
+    assert [(f.check, str(f.level)) for f in found] == [("clock_redis", "ok"), ("clock_database", "warning")]
+    found = list(judge_clocks([near], steps={"redis": -2.0}, margin=1.0))
+    assert found[0].level is Level.ERROR
+
+
+# --- the audit's judgements -----------------------------------------------------------------------------------------
+
+S = SessionId("ses_1")
+MINE, OTHER = ClaimToken("a" * 32), ClaimToken("b" * 32)
+
+
+def _owner(age: float = 0.5) -> OwnerRow:
+    return OwnerRow(
+        session_id=S,
+        worker_id=WorkerId("w.1"),
+        token=MINE,
+        parked=False,
+        seen_at="2026-01-01T00:00:00.000000",
+        age=timedelta(seconds=age),
+        lane=Lane("default", "shell"),
+        workspace_id=WorkspaceId("default"),
+        ready_class=ReadyClass.INTERACTIVE,
+    )
+
+
+def _queued(*, eligible: bool = True, held: bool = False) -> QueuedSession:
+    return QueuedSession(
+        session_id=S,
+        lane=Lane("default", "shell"),
+        workspace_id=WorkspaceId("default"),
+        ready_class=ReadyClass.INTERACTIVE if eligible else None,
+        first_run_id=None,
+        holds=(HoldReason.PAUSED,) if held else (),
+        until_in=None,
+        owner=None,
+        oldest_age=timedelta(seconds=1),
+        wrong_epoch=False,
+    )
+
+
+def _view(place: Place, token: ClaimToken | None = None) -> LeaseView:
+    return LeaseView(S, place, token=token)
+
+
+@pytest.mark.parametrize(
+    ("age", "view", "fault"),
+    [
+        (0.5, _view(Place.LEASED, MINE), None),
+        (0.5, _view(Place.PARKED, MINE), None),
+        (0.5, _view(Place.LEASED, OTHER), Fault.OWNER_WITHOUT_LEASE),
+        (0.5, _view(Place.IDLE), Fault.OWNER_WITHOUT_LEASE),
+        (0.5, _view(Place.READY), Fault.READY_WHILE_OWNED),
+        (7.0, _view(Place.LEASED, MINE), Fault.STALE_OWNER),
+    ],
+)
+def test_an_owner_against_its_lease(age: float, view: LeaseView, fault: Fault | None) -> None:
+    assert judge_owner(_owner(age), view, lease=LEASE) is fault
+
+
+@pytest.mark.parametrize(
+    ("each", "view", "fault"),
+    [
+        (_queued(), _view(Place.READY), None),
+        (_queued(), _view(Place.HELD), None),
+        (_queued(), _view(Place.IDLE), Fault.NO_PLACE),
+        (_queued(), _view(Place.LEASED, MINE), Fault.LEASE_WITHOUT_OWNER),
+        (_queued(eligible=False), _view(Place.IDLE), None),
+        (_queued(held=True), _view(Place.IDLE), None),
+        (_queued(held=True), _view(Place.READY), Fault.READY_WHILE_HELD),
+    ],
+)
+def test_a_waiting_session_against_its_place(each: QueuedSession, view: LeaseView, fault: Fault | None) -> None:
+    assert judge_queued(each, view) is fault
+
+
+# --- through the API ------------------------------------------------------------------------------------------------
+
+
+def test_the_fleet() -> None:
+    worker = {"slots": 4, "version": "0.1.0"}
+    assert not _bad(judge_fleet([worker]))
+    assert [level for level, _ in _bad(judge_fleet([]))] == ["error"]
+    assert [level for level, _ in _bad(judge_fleet([{**worker, "cordoned": True}]))] == ["error"]
+    assert [level for level, _ in _bad(judge_fleet([{**worker, "version": "0.0.9"}]))] == ["warning"]
+    assert not _bad(judge_leader({"leader": "c.1"}))
+    assert _bad(judge_leader({"leader": None}))
+    assert not _bad(judge_queue({"uniqueReadySessionCount": 2, "readySessionCount": 2}))
+    assert _bad(judge_queue({"uniqueReadySessionCount": 2, "readySessionCount": 1}))
+    assert _bad(judge_queue({"staleReadySessionCount": 1}))
+
+
+def _doctor(routes: dict, *args: str):
+    def answer(request: httpx.Request) -> httpx.Response:
+        route = routes.get(request.url.path)
+        if route is None:
+            return httpx.Response(503, json={"code": "unavailable", "detail": "away"}, headers={"retry-after": "0"})
+        return httpx.Response(200, json=route)
+
+    connection = Connection(
+        open_client=lambda url, key: Client(url, key, retries=0, transport=httpx.MockTransport(answer))
+    )
+    return CliRunner().invoke(oah, ["doctor", *args], obj=connection)
+
+
+HEALTHY = {
+    "/healthz": {"status": "ok"},
+    "/readyz": {"status": "ready"},
+    "/v1/workers": {"items": [{"slots": 4, "version": "0.1.0"}], "next_cursor": None},
+    "/v1/controller": {"leader": "c.1", "epoch": "e"},
+    "/v1/queue": {"uniqueReadySessionCount": 0, "readySessionCount": 0},
+}
+
+
+def test_a_healthy_deployment_exits_0() -> None:
+    result = _doctor(HEALTHY, "--json")
+    document = json.loads(result.stdout)
+    assert (result.exit_code, document["ok"]) == (0, True), document
+    assert {"api", "ready", "workers", "leader", "queue", "settings"} <= {f["check"] for f in document["findings"]}
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/v1/workers", "/v1/queue"])
+def test_whatever_is_away_is_a_finding_and_exit_1(path: str) -> None:
+    result = _doctor({k: v for k, v in HEALTHY.items() if k != path})
+    assert result.exit_code == 1
+    assert "away" in result.stdout
