@@ -1,0 +1,125 @@
+"""Reaching behind the ports: let time pass in both stores, empty Redis, or bring an old snapshot of it back.
+
+Time passes by ageing what the stores have stamped; what is compared with a server's clock then sees the difference.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from oah.adapters.redis import keys
+
+Content = dict[bytes, tuple[str, Any]]
+
+
+class RedisBehind:
+    """A plain client of the server that the broker uses."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+
+    def flush(self) -> None:
+        self.client.flushall()
+
+    def age(self, ms: int) -> None:
+        """Every moment that is stamped lies `ms` earlier."""
+        for zset in (keys.LEASES.at(), keys.DUE.at(), keys.HELD.at(), *self.client.keys("oah:{0}:ready:since:*")):
+            for member, score in self.client.zrange(zset, 0, -1, withscores=True):
+                if score not in (float("inf"), float("-inf")):
+                    self.client.zadd(zset, {member: score - ms})
+        self._age_fields(keys.EPOCH.at(), ("opened_at", "ticked_at"), ms)
+        for session in self.client.keys("oah:{0}:session:*"):
+            if not session.endswith(b":queue"):
+                self._age_fields(session, ("until",), ms)
+
+    def _age_fields(self, key: Any, names: tuple[str, ...], ms: int) -> None:
+        for name in names:
+            value = self.client.hget(key, name)
+            if value:
+                self.client.hset(key, name, str(int(float(value)) - ms))
+
+    def snapshot(self) -> Content:
+        """All there is."""
+        reads: dict[str, Callable[[Any], Any]] = {
+            "string": self.client.get,
+            "hash": self.client.hgetall,
+            "set": self.client.smembers,
+            "list": lambda key: self.client.lrange(key, 0, -1),
+            "zset": lambda key: self.client.zrange(key, 0, -1, withscores=True),
+        }
+        found = {}
+        for key in self.client.keys("*"):
+            kind = self.client.type(key).decode()
+            found[key] = (kind, reads[kind](key))
+        return found
+
+    def bring_back(self, content: Content) -> None:
+        """As a server that restarted from that snapshot."""
+        self.client.flushall()
+        for key, (kind, value) in content.items():
+            match kind:
+                case "string":
+                    self.client.set(key, value)
+                case "hash":
+                    self.client.hset(key, mapping=value)
+                case "set":
+                    self.client.sadd(key, *value)
+                case "list":
+                    self.client.rpush(key, *value)
+                case "zset":
+                    self.client.zadd(key, dict(value))
+
+    def ready_sets(self) -> dict[str, list[str]]:
+        """Session → the ready sets that name it."""
+        found: dict[str, list[str]] = {}
+        for key in self.client.keys("oah:{0}:ready:*"):
+            if b":ready:since:" in key:
+                continue
+            for member in self.client.zrange(key, 0, -1):
+                found.setdefault(member.decode(), []).append(key.decode())
+        return found
+
+
+AGED = {
+    "session_owners": ("seen_at",),
+    "runs": ("due_at", "created_at", "queued_at"),
+}
+
+
+@dataclass(frozen=True)
+class SqliteBehind:
+    """The database file."""
+
+    path: Path
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        with sqlite3.connect(self.path, timeout=10) as connection:
+            return connection.execute(statement).fetchall()
+
+    def age(self, ms: int) -> None:
+        with sqlite3.connect(self.path, timeout=10) as connection:
+            for table, columns in AGED.items():
+                for column in columns:
+                    connection.execute(f"UPDATE {table} SET {column} = {column} - ?", (ms * 1000,))
+        connection.close()
+
+
+@dataclass(frozen=True)
+class PostgresBehind:
+    """A plain connection (psycopg, autocommit)."""
+
+    connection: Any
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        return self.connection.execute(statement).fetchall()
+
+    def age(self, ms: int) -> None:
+        for table, columns in AGED.items():
+            for column in columns:
+                self.connection.execute(
+                    f"UPDATE {table} SET {column} = {column} - %s * interval '1 millisecond'", (ms,)
+                )

@@ -1,0 +1,505 @@
+"""A whole deployment in one thread: simulated workers, two leaders, a clock that the test moves, stores that lie.
+
+Workers follow the rules of the protocol with the product's services and keep their own deadlines; what lives on them is
+a flag that the deadman takes down. Leaders are the product's. Replies get lost after the call was executed, or calls
+before it; whatever happens between two calls of a leader can be put there by a test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from oah.adapters.system.ids import SystemIds
+from oah.controller.process import ControllerContext, Services, create_services
+from oah.controller.rules import ControllerRules
+from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId
+from oah.core.model.lane import Lane
+from oah.core.model.run import Outcome, ReadyClass, RunStatus
+from oah.core.model.session import Place, Session, SessionState
+from oah.core.model.workspace import DEFAULT_WORKSPACE
+from oah.core.policy import claim_order, recovery
+from oah.errors import EpochMismatch, LeaseError, Unavailable
+from oah.ports.broker import Broker, Claimed, ClaimRequest, Held, Renewal, Restore
+from oah.ports.store import Accepted, NewRun, RunFence, Settlement, StartClaim, Started, Store, SubmitLimits
+from oah.ports.telemetry import NullTelemetry
+from oah.services import submit
+from oah.services.claim import ClaimSessions
+from oah.services.decisions import Decisions
+from oah.services.epoch import EpochKeeper
+from oah.services.settle import Ended, SettleRuns
+from oah.services.start import StartRuns
+
+LANE = Lane("default", "shell")
+LEASE = timedelta(seconds=6)
+MARGIN = LEASE / 6
+GONE = (Unavailable, LeaseError)
+
+
+class Lying:
+    """A port whose calls can fail before or after they were executed, or be preceded by something else."""
+
+    def __init__(self, inner: Any, world: World) -> None:
+        self._inner = inner
+        self._world = world
+        self.before: dict[str, Callable[[], None]] = {}
+        self.fails: set[str] = set()
+        self.loses: set[str] = set()
+
+    def now(self) -> float:
+        """The servers' clocks go with the world's."""
+        return float(self._inner.now()) + self._world.shift
+
+    def heal(self) -> None:
+        """No more lies."""
+        self.before.clear()
+        self.fails.clear()
+        self.loses.clear()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+
+        def call(*args: Any, **kw: Any) -> Any:
+            first = self.before.pop(name, None)
+            if first is not None:
+                first()
+            if name in self.fails:
+                self.fails.discard(name)
+                raise Unavailable(f"{name} was not executed")
+            answer = method(*args, **kw)
+            if name in self.loses:
+                self.loses.discard(name)
+                raise Unavailable(f"the answer of {name} was lost")
+            return answer
+
+        return call
+
+
+@dataclass
+class Entry:
+    """A session of a worker. ``confirmed``: when the later confirmation was sent. ``agent``: its tree lives."""
+
+    claimed: Claimed
+    confirmed: float
+    phase: str = "claimed"
+    fence: RunFence | None = None
+    agent: bool = False
+
+
+@dataclass
+class SimWorker:
+    """One incarnation."""
+
+    world: World
+    name: str
+    id: WorkerId = field(init=False)
+    epochs: EpochKeeper = field(init=False)
+    entries: dict[SessionId, Entry] = field(default_factory=dict)
+    pending: ClaimRequest | None = None
+    counter: int = 0
+
+    def __post_init__(self) -> None:
+        world = self.world
+        self.id = WorkerId(f"{self.name}.{world.ids.nonce()}")
+        self.epochs = world.keeper()
+        parts = (world.store, world.broker, self.epochs, NullTelemetry())
+        self._claim = ClaimSessions(world.broker, self.epochs, NullTelemetry())
+        self._start = StartRuns(*parts, LEASE)
+        self._settle = SettleRuns(*parts)
+
+    def claim(self, *, want: int = 2, lost: bool = False) -> None:
+        """Ask, or ask again what was never answered."""
+        world = self.world
+        if self.pending is None:
+            self.counter += 1
+            order = claim_order.order(claim_order.View((LANE,), 9), claim_order.Rules(), counter=self.counter)
+            request = ClaimToken(world.ids.nonce())
+            self.pending = ClaimRequest(self.id, request, LEASE, self.counter, want, order)
+        sent = world.clock.boottime()
+        try:
+            reply = self._claim(self.pending)
+        except LeaseError:
+            self.pending = None
+            return
+        if lost:
+            return
+        self.pending = None
+        for claimed in reply.sessions:
+            known = self.entries.get(claimed.session_id)
+            if claimed.parked and known is not None and known.claimed.token == claimed.token:
+                known.claimed, known.phase = claimed, "called"
+                known.confirmed = max(known.confirmed, sent)
+            elif known is None:
+                self.entries[claimed.session_id] = Entry(claimed, sent)
+
+    def start(self, *, in_doubt: bool = False) -> None:
+        """Start what is claimed and not too late; the rest goes back."""
+        now = self.world.clock.boottime()
+        waiting = [e for e in self.entries.values() if e.phase in ("claimed", "called")]
+        late = [e for e in waiting if now >= e.confirmed + (LEASE - MARGIN).total_seconds()]
+        for entry in late:
+            self._drop(entry)
+        self._start.give_back([e.claimed for e in late])
+        entries = [e for e in waiting if e not in late]
+        if not entries:
+            return
+        claims = [StartClaim(e.claimed.session_id, e.claimed.token) for e in entries]
+        expected = [self.world.first_eligible(e.claimed.session_id) for e in entries]
+        replies = self._start.choose(self.id, claims)
+        if in_doubt:
+            replies = self._start.outcome(self.id, claims)
+        for entry, reply, first in zip(entries, replies, expected, strict=True):
+            if isinstance(reply, Started):
+                assert reply.run.id == first, "I4: a run overtook one that was eligible before it"
+                entry.fence = RunFence(entry.claimed.session_id, reply.run.id, reply.run.attempt, entry.claimed.token)
+                entry.phase, entry.confirmed, entry.agent = "running", max(entry.confirmed, now), True
+            elif entry.phase == "called":
+                entry.phase = "parked"
+            else:
+                self._drop(entry)
+        self._start.place([e.claimed for e in entries], replies, in_doubt=in_doubt)
+
+    def settle(
+        self, session: SessionId, *, park: bool = False, free_lost: bool = False, in_doubt: bool = False
+    ) -> None:
+        """The agent's turn is over."""
+        entry = self.entries[session]
+        assert entry.fence is not None
+        entry.agent = entry.agent and park
+        settlement = Settlement(entry.fence, Outcome(RunStatus.COMPLETED, "done"), keep_owner=park)
+        after = self.world.store.settle([settlement])[0]
+        if in_doubt:
+            after = self.world.store.settle_outcome([settlement])[0]
+        if not after.applied:
+            self._drop(entry)
+            return
+        entry.fence = None
+        if park:
+            entry.phase = "parked"
+        else:
+            self._drop(entry)
+        if not free_lost:
+            with self._epoch():
+                self._settle.place([Ended(session, entry.claimed.token, after, parked=park)])
+
+    def release(self, session: SessionId) -> None:
+        """Drain: the tree is killed and verified, the run goes back."""
+        entry = self.entries[session]
+        assert entry.fence is not None
+        self._drop(entry)
+        after = self._settle.release([entry.fence])[0]
+        if after.applied:
+            with self._epoch():
+                self._settle.place([Ended(session, entry.claimed.token, after)])
+
+    def end_parked(self, session: SessionId) -> None:
+        """A warm agent is ended: the row goes once the tree is empty."""
+        entry = self.entries[session]
+        self._drop(entry)
+        after = self.world.store.drop_owner(self.id, [(session, entry.claimed.token)])[0]
+        if after.applied:
+            with self._epoch():
+                self._settle.place([Ended(session, entry.claimed.token, after)])
+
+    def renew(self, *, lost: bool = False) -> None:
+        """The Redis witness. What it calls lost, the mark decides."""
+        table = [Held(s, e.claimed.token) for s, e in self.entries.items()]
+        pending = [self.pending.request] if self.pending is not None else []
+        sent = self.world.clock.boottime()
+        with self._epoch():
+            reply = self.world.broker.renew(
+                self.epochs.current(), self.id, table, lease=LEASE, counter=self.counter, pending=pending
+            )
+            if lost:
+                return
+            doubted = []
+            for held, state in zip(table, reply.states, strict=True):
+                if state is Renewal.EXTENDED:
+                    entry = self.entries[held.session_id]
+                    entry.confirmed = max(entry.confirmed, sent)
+                elif state is Renewal.LOST:
+                    doubted.append(held.session_id)
+            self._doubt(doubted)
+
+    def _doubt(self, sessions: list[SessionId]) -> None:
+        for session in sessions:
+            if self.entries[session].phase in ("claimed", "called"):
+                if self.entries[session].phase == "claimed":
+                    self._drop(self.entries[session])
+                else:
+                    self.entries[session].phase = "parked"
+        self.mark(only=[s for s in sessions if s in self.entries], restore=True)
+
+    def mark(self, *, lost: bool = False, only: list[SessionId] | None = None, restore: bool = False) -> None:
+        """The SQL witness: a write. A row that is not there any more is a loss."""
+        marked = {
+            s: e
+            for s, e in self.entries.items()
+            if e.phase in ("running", "parked", "called") and (only is None or s in only)
+        }
+        if not marked:
+            return
+        sent = self.world.clock.boottime()
+        table = [(s, e.claimed.token) for s, e in marked.items()]
+        reply = self.world.store.mark(self.id, table, timeout=timedelta(seconds=2))
+        if lost:
+            return
+        for session, entry in marked.items():
+            if session not in reply.confirmed:
+                self._drop(entry)
+                continue
+            entry.confirmed = max(entry.confirmed, sent)
+        if restore:
+            self._restore([s for s in marked if s in reply.confirmed])
+
+    def _restore(self, sessions: list[SessionId]) -> None:
+        rows = {row.session_id: row for row in self.world.store.owners_of(sessions)}
+        restores = [
+            Restore(
+                s, self.id, e.claimed.token, e.phase == "parked", LANE, DEFAULT_WORKSPACE, ReadyClass.INTERACTIVE, LEASE
+            )
+            for s, e in self.entries.items()
+            if s in rows and rows[s].token == e.claimed.token
+        ]
+        if restores:
+            with self._epoch():
+                self.world.broker.restore(self.epochs.current(), restores)
+
+    def deadman(self) -> None:
+        """The host: a tree whose deadline has come is dead, and its worker knows."""
+        now = self.world.clock.boottime()
+        for entry in list(self.entries.values()):
+            if entry.agent and now >= entry.confirmed + (LEASE - MARGIN).total_seconds():
+                self._drop(entry)
+
+    def living(self) -> list[SessionId]:
+        """Sessions whose tree lives here."""
+        return [session for session, entry in self.entries.items() if entry.agent]
+
+    def _drop(self, entry: Entry) -> None:
+        entry.agent = False
+        self.entries.pop(entry.claimed.session_id, None)
+
+    @contextlib.contextmanager
+    def _epoch(self) -> Iterator[None]:
+        """`EPOCH` is neither a confirmation nor a loss; the id is read again."""
+        try:
+            yield
+        except GONE as error:
+            if isinstance(error, EpochMismatch):
+                with contextlib.suppress(*GONE):
+                    self.epochs.refresh()
+
+
+class WorldClock:
+    """Real time, plus what the test has let pass."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(time.time() + self._world.shift, UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._world.shift
+
+    boottime = monotonic
+
+
+@dataclass
+class Leader:
+    """A controller's services, between stores that lie to it."""
+
+    store: Lying
+    broker: Lying
+    epochs: EpochKeeper
+    services: Services
+
+
+class World:
+    """Stores, sessions, workers, leaders."""
+
+    def __init__(
+        self,
+        store: Store,
+        broker: Broker,
+        sql: Any,
+        redis: Any,
+        *,
+        sessions: int = 3,
+        strategy: recovery.Strategy = recovery.Strategy.REQUEUE_RUNNING,
+        max_attempts: int = 50,
+    ) -> None:
+        self.store, self.broker, self.sql, self.redis = store, broker, sql, redis
+        self.shift = 0.0
+        self.clock = WorldClock(self)
+        self.ids = SystemIds()
+        self.sessions = [SessionId(self.ids.new("ses")) for _ in range(sessions)]
+        for session in self.sessions:
+            store.create_session(Session(session, DEFAULT_WORKSPACE, LANE, SessionState.OPEN, datetime.now(UTC)))
+        self.accepted: dict[RunId, SessionId] = {}
+        self.workers = {name: SimWorker(self, name) for name in ("w1", "w2")}
+        rules = recovery.Rules(strategy, max_attempts)
+        self.leaders = [self._leader(f"leader-{n}", rules) for n in range(2)]
+        self.snapshots: list[tuple[Any, float]] = []
+
+    def keeper(self) -> EpochKeeper:
+        """A process's own belief."""
+        return EpochKeeper(self.store, self.broker, self.ids, NullTelemetry())
+
+    def _leader(self, holder: str, rules: recovery.Rules) -> Leader:
+        store, broker = Lying(self.store, self), Lying(self.broker, self)
+        epochs = EpochKeeper(store, broker, self.ids, NullTelemetry())  # type: ignore[arg-type]
+        context = ControllerContext(
+            store=store,  # type: ignore[arg-type]
+            broker=broker,  # type: ignore[arg-type]
+            clock=self.clock,
+            ids=self.ids,
+            telemetry=NullTelemetry(),
+            epochs=epochs,
+            rules=ControllerRules(rules, lease=LEASE, margin=MARGIN, relay_older_than=timedelta(seconds=2)),
+            holder=holder,
+            decisions=Decisions(self.clock),
+        )
+        return Leader(store, broker, epochs, create_services(context))
+
+    def advance(self, seconds: float) -> None:
+        """Time passes for everybody, in steps finer than the deadman's margin."""
+        ms = int(seconds * 1000)
+        self.redis.age(ms)
+        self.sql.age(ms)
+        self.shift += ms / 1000
+        for worker in self.workers.values():
+            worker.deadman()
+
+    def submit(self, session: SessionId, *, delay: float | None = None, heard: bool = True) -> Accepted:
+        """Accepted is committed; hearing may be lost."""
+        run = NewRun(
+            RunId(self.ids.new("run")),
+            DEFAULT_WORKSPACE,
+            session,
+            "work",
+            delay=timedelta(seconds=delay) if delay else None,
+        )
+        accepted = submit.commit(self.store, [run], SubmitLimits())[0]
+        assert isinstance(accepted, Accepted)
+        self.accepted[run.id] = session
+        if heard:
+            with contextlib.suppress(*GONE):
+                submit.hear(self.broker, self.store, self.store.current_epoch(), [accepted])
+        return accepted
+
+    def first_eligible(self, session: SessionId) -> RunId | None:
+        """Which run must start next, read in SQL."""
+        rows = self.sql.rows(
+            f"SELECT id FROM runs WHERE session_id = '{session}'"
+            " AND status = 'queued' AND NOT deferred ORDER BY position"
+        )
+        return rows[0][0] if rows else None
+
+    def kill(self, name: str, *, known_dead: bool = False) -> None:
+        """SIGKILL: the host kills the trees; the same name starts again, and may know that it has swept."""
+        before = self.workers[name]
+        self.workers[name] = SimWorker(self, name)
+        before.entries.clear()
+        if known_dead:
+            with contextlib.suppress(*GONE):
+                self.leaders[0].services.recover.known_dead([before.id], by=self.workers[name].id)
+
+    def lead(self, number: int, *duties: str) -> None:
+        """One pass of a leader; what a store's absence ends is left to the next one."""
+        leader = self.leaders[number]
+        for duty in duties or ("epoch", "sweep", "audit", "look_again", "reconcile", "relay", "promote"):
+            try:
+                self._duty(leader, duty)
+            except EpochMismatch:
+                with contextlib.suppress(*GONE):
+                    leader.epochs.refresh()
+            except GONE:
+                pass
+        leader.store.heal()
+        leader.broker.heal()
+
+    @staticmethod
+    def _duty(leader: Leader, duty: str) -> None:
+        services = leader.services
+        if duty == "epoch":
+            services.keep_epoch()
+            return
+        epoch: EpochId = leader.epochs.current()
+        match duty:
+            case "sweep":
+                services.sweep(epoch)
+            case "audit":
+                services.audit(epoch, services.going_on)
+            case "reconcile":
+                services.reconcile.look(epoch, services.going_on)
+            case "look_again":
+                services.reconcile.look_again(epoch)
+            case "relay":
+                services.relay(epoch)
+            case "promote":
+                services.promote(epoch)
+
+    def flush(self) -> None:
+        """Everything in Redis is gone."""
+        self.redis.flush()
+
+    def remember(self) -> None:
+        """A snapshot on the server's disk."""
+        self.snapshots = [(self.redis.snapshot(), self.shift)]
+
+    def bring_back(self) -> None:
+        """The server restarts from it: right epoch, yesterday's queues."""
+        content, at = self.snapshots[0]
+        self.redis.bring_back(content)
+        self.redis.age(int((self.shift - at) * 1000))
+
+    # --- what must hold ---
+
+    def check(self) -> None:
+        """After every step."""
+        self._check_runs()
+        self._check_agents()
+        self._check_ready()
+
+    def _check_runs(self) -> None:
+        known = {row[0] for row in self.sql.rows("SELECT id FROM runs")}
+        assert known == set(self.accepted), "I1: accepted runs are rows"
+        active = self.sql.rows(
+            "SELECT session_id, count(*) FROM runs WHERE status IN ('running', 'waiting_tool') GROUP BY session_id"
+        )
+        assert all(count == 1 for _, count in active), "I2: one active run a session"
+        open_fences = self.sql.rows(
+            "SELECT id FROM runs WHERE status NOT IN ('running', 'waiting_tool')"
+            " AND (worker_id IS NOT NULL OR claim_token IS NOT NULL)"
+        )
+        assert not open_fences, "I3: the fence is shut between attempts"
+
+    def _check_agents(self) -> None:
+        living = [session for worker in self.workers.values() for session in worker.living()]
+        assert len(living) == len(set(living)), "I5: two trees of one session live"
+
+    def _check_ready(self) -> None:
+        for session, sets in self.redis.ready_sets().items():
+            hashed = [each for each in sets if ":ready:worker:" not in each]
+            assert len(hashed) <= 1, f"I11: {session} stands in {hashed}"
+
+    def check_places(self) -> None:
+        """I11, once a lap of reconcile has gone over everything."""
+        epoch = self.leaders[0].epochs.refresh()
+        queued = {each.session_id: each for each in self.store.queued_sessions_of(self.sessions, epoch)}
+        owners = {row.session_id: row for row in self.store.owners_of(self.sessions)}
+        for session, lease in zip(self.sessions, self.broker.leases(epoch, self.sessions), strict=True):
+            owner = owners.get(session)
+            if owner is not None and owner.age < LEASE:
+                assert lease.place in (Place.LEASED, Place.PARKED), (session, lease)
+                assert lease.token == owner.token, (session, lease, owner)
+            elif session in queued and queued[session].ready_class is not None:
+                held = bool(queued[session].holds)
+                fine = {Place.HELD} if held else {Place.READY}
+                assert lease.place in fine | {Place.LEASED, Place.PARKED}, (session, lease, queued[session])
