@@ -13,12 +13,15 @@ from oah.ports.store import Store
 from oah.ports.telemetry import Telemetry
 
 _LEADERS = (
+    "oah_queued_runs",
     "oah_deferred_runs",
     "oah_running_runs_without_heartbeat",
     "oah_recovery_on_hold",
     "oah_active_runs",
     "oah_workers_active",
     "oah_ready_sessions",
+    "oah_oldest_ready_age_seconds",
+    "oah_poison_values",
     "oah_epoch_state",
 )
 
@@ -37,6 +40,7 @@ class MeasureQueues:
         """SQL, then the broker, then the registry."""
         counts = self.store.counts(None, lease=self.lease)
         gauge = self.telemetry.gauge
+        gauge("oah_queued_runs", counts.runs.get(RunStatus.QUEUED, 0))
         gauge("oah_deferred_runs", counts.deferred)
         gauge("oah_running_runs_without_heartbeat", counts.stale_owners)
         for status in (RunStatus.RUNNING, RunStatus.WAITING_TOOL):
@@ -54,6 +58,9 @@ class MeasureQueues:
         for lane, ready_class in self._lanes - now.keys():
             self.telemetry.forget("oah_ready_sessions", lane=lane, class_=str(ready_class))
         self._lanes = frozenset(now)
+        oldest = figures.oldest_ready.total_seconds() if figures.oldest_ready is not None else 0.0
+        self.telemetry.gauge("oah_oldest_ready_age_seconds", oldest)
+        self.telemetry.gauge("oah_poison_values", len(self.broker.poison()))
 
     def clear(self) -> None:
         """No longer leader: better no figure than an old one."""

@@ -81,13 +81,16 @@ def test_every_third_party_library_has_a_home() -> None:
     assert not homeless, "a library without a home: add a contract home-… to pyproject.toml"
 
 
+# Imports by name: each is of something that may be absent.
+BY_NAME = {"oah/adapters/embedded/private.py": "the wheel of the private server, which not every platform has"}
+
+
 def test_imports_are_absolute_and_visible() -> None:
     for path in python():
         for node in ast.walk(tree(path)):
             assert not (isinstance(node, ast.ImportFrom) and node.level), f"{name(path)}:{node.lineno} relative import"
-        assert not re.search(r"\b(__import__|importlib\.import_module)\(", path.read_text()), (
-            f"{name(path)} hides an import"
-        )
+        by_name = re.search(r"\b(__import__|importlib\.import_module)\(", path.read_text()) is not None
+        assert by_name == (name(path) in BY_NAME), f"{name(path)} hides an import"
 
 
 def test_core_asks_no_clock_and_opens_nothing() -> None:

@@ -23,6 +23,7 @@ def test_both_satisfy_the_port(telemetry: PrometheusTelemetry) -> None:
         port.gauge("oah_leader", 1)
         port.observe("oah_script_seconds", 0.001, script="claim")
         port.forget("oah_leader")
+    assert telemetry.value("oah_claims_total", answer="ok") == 1
 
 
 def test_a_counter_with_closed_labels_starts_at_zero(telemetry: PrometheusTelemetry) -> None:
@@ -45,13 +46,13 @@ def test_a_gauge_is_shown_only_between_set_and_forget(telemetry: PrometheusTelem
 
 def test_one_series_of_a_gauge_can_be_forgotten(telemetry: PrometheusTelemetry) -> None:
     for lane in ("default/shell", "default/python"):
-        telemetry.gauge("oah_oldest_ready_age_seconds", 2.5, lane=lane)
-    telemetry.forget("oah_oldest_ready_age_seconds", lane="default/shell")
-    telemetry.forget("oah_oldest_ready_age_seconds", lane="never/seen")
-    assert telemetry.value("oah_oldest_ready_age_seconds", lane="default/shell") is None
-    assert telemetry.value("oah_oldest_ready_age_seconds", lane="default/python") == 2.5
-    telemetry.forget("oah_oldest_ready_age_seconds")
-    assert telemetry.value("oah_oldest_ready_age_seconds", lane="default/python") is None
+        telemetry.gauge("oah_ready_sessions", 2, lane=lane, class_="interactive")
+    telemetry.forget("oah_ready_sessions", lane="default/shell", class_="interactive")
+    telemetry.forget("oah_ready_sessions", lane="never/seen", class_="interactive")
+    assert telemetry.value("oah_ready_sessions", lane="default/shell", class_="interactive") is None
+    assert telemetry.value("oah_ready_sessions", lane="default/python", class_="interactive") == 2
+    telemetry.forget("oah_ready_sessions")
+    assert telemetry.value("oah_ready_sessions", lane="default/python", class_="interactive") is None
 
 
 @pytest.mark.parametrize(
@@ -83,10 +84,10 @@ def test_a_counter_only_grows(telemetry: PrometheusTelemetry, value: float) -> N
 
 def test_an_open_label_is_bounded(telemetry: PrometheusTelemetry) -> None:
     for number in range(OPEN_VALUES + 50):
-        telemetry.count("oah_events_total", type=f"made.up.{number}")
-    assert telemetry.value("oah_events_total", type="other") == 50
-    assert telemetry.value("oah_events_total", type="made.up.0") == 1
-    assert telemetry.value("oah_events_total", type=f"made.up.{OPEN_VALUES}") is None
+        telemetry.count("oah_loop_passes_total", loop=f"made.up.{number}")
+    assert telemetry.value("oah_loop_passes_total", loop="other") == 50
+    assert telemetry.value("oah_loop_passes_total", loop="made.up.0") == 1
+    assert telemetry.value("oah_loop_passes_total", loop=f"made.up.{OPEN_VALUES}") is None
 
 
 def test_exposition_has_help_type_and_process_figures(telemetry: PrometheusTelemetry) -> None:

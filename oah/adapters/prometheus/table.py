@@ -89,7 +89,6 @@ _RUNS = (
         "Output cut at its bound",
         what=_of("recording", "events", "result", "buffer"),
     ),
-    _counter("oah_events_total", "Run events committed", type=None),
 )
 
 _DISPATCH = (
@@ -113,15 +112,16 @@ _DISPATCH = (
     ),
     _gauge("oah_epoch_state", "1 for the state the shard is in (leader)", state=_of("open", "rebuilding", "suspect")),
     _gauge("oah_ready_sessions", "Ready sessions (leader)", lane=None, class_=_READY_CLASS),
-    _gauge("oah_oldest_ready_age_seconds", "Age of the longest ready session (leader)", lane=None),
-    _gauge("oah_queued_runs", "Queued runs, counted in SQL (leader)", class_=_CLASS),
+    _gauge("oah_oldest_ready_age_seconds", "Age of the longest ready session, 0 when none is (leader)"),
+    _gauge(
+        "oah_poison_values", "Values in Redis that could not be read and were set aside, at most 100 a shard (leader)"
+    ),
+    _gauge("oah_queued_runs", "Queued runs, counted in SQL (leader)"),
     _gauge("oah_deferred_runs", "Queued runs that wait for their due time (leader)"),
     _gauge(
         "oah_active_runs", "Running and waiting runs, counted in SQL (leader)", status=_of("running", "waiting_tool")
     ),
     _gauge("oah_running_runs_without_heartbeat", "Active runs whose mark is older than a lease (leader)"),
-    _gauge("oah_quarantined_runs", "Runs in quarantine (leader)"),
-    _gauge("oah_undispatched_runs", "Queued runs that no enqueue of this epoch is known for (leader)"),
     _gauge("oah_leader", "1 in the process that holds the leader lease"),
     _gauge("oah_recovery_on_hold", "1 while a stepped clock or a new leader holds recovery (leader)"),
     _gauge("oah_clock_step_seconds", "Last step seen, against CLOCK_BOOTTIME (leader)", clock=_of("redis", "database")),
