@@ -37,6 +37,8 @@ class Hearing(ThreadComponent):
         self._broker = broker
         self._clock = clock
         self._epoch = epoch
+        self._believed: EpochId | None = None
+        """Under which the broker took runs last: after a new epoch the process need not be told."""
         self._changed = threading.Condition()
         self._waiting: deque[Accepted] = deque()
         self._heard: list[RunId] = []
@@ -84,12 +86,13 @@ class Hearing(ThreadComponent):
         if not batch:
             return
         try:
-            under = hear(self._broker, self._store, self._epoch(), batch)
+            under = hear(self._broker, self._store, self._believed or self._epoch(), batch)
         except (Unavailable, LeaseError) as error:
             self._give_up(len(batch), error)
             return
         if under is None:
             return
+        self._believed = under
         if under != self._heard_under:
             self._flush()
         if not self._heard:

@@ -14,8 +14,8 @@ from oah.core.model.workspace import Scope
 from oah.errors import InvalidRequest, NotFound
 from oah.services.submit import Asked, OnBusy, Order
 
-_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")
-_CURSOR = re.compile(r"^[\x21-\x7e]{1,512}$")
+_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z")
+_CURSOR = re.compile(r"^[\x21-\x7e]{1,512}\Z")
 
 
 def _named(text: str) -> str:

@@ -21,7 +21,7 @@ from oah.settings import AuthMode
 BACKLOG = 2048
 
 
-class ApiServer(ThreadComponent):
+class Server(ThreadComponent):
     """Serves one app. `bind` (or `start`) takes the port; `port` and `url` are known from then on."""
 
     def __init__(self, app: FastAPI, *, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -31,7 +31,7 @@ class ApiServer(ThreadComponent):
         self._host = host
         self._asked_port = port
         self._socket: socket.socket | None = None
-        self._server: _Server | None = None
+        self._server: _Uvicorn | None = None
         if self._state.context.auth is AuthMode.OFF and not is_loopback(host):
             raise InvalidRequest(
                 f"OAH_AUTH=off serves this machine only, not {host}", code="invalid_settings", hint="OAH_AUTH=keys"
@@ -88,7 +88,7 @@ class ApiServer(ThreadComponent):
             timeout_graceful_shutdown=5,
             ws="none",
         )
-        self._server = _Server(config, self)
+        self._server = _Uvicorn(config, self)
         if self.stopping.is_set():
             return
         self._server.run(sockets=[self._socket])
@@ -104,10 +104,10 @@ class ApiServer(ThreadComponent):
             server.should_exit = True
 
 
-class _Server(uvicorn.Server):
+class _Uvicorn(uvicorn.Server):
     """Says when it serves, and leaves signals to whoever owns the process."""
 
-    def __init__(self, config: uvicorn.Config, component: ApiServer) -> None:
+    def __init__(self, config: uvicorn.Config, component: Server) -> None:
         super().__init__(config)
         self._component = component
 

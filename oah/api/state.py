@@ -14,8 +14,8 @@ from oah.api.batch import SubmitBatches
 from oah.api.context import ApiContext
 from oah.api.hearing import Hearing
 from oah.api.stream import Streams
-from oah.core.model.ids import SessionId, WorkspaceId
-from oah.errors import RequestError
+from oah.core.model.ids import EpochId, SessionId, WorkspaceId
+from oah.errors import RequestError, Unavailable
 from oah.ports.store import Accepted, NewRun
 from oah.services.submit import commit
 
@@ -52,6 +52,13 @@ class ApiState:
                 self._workspaces.clear()
             self._workspaces[session_id] = found
         return found
+
+    def epoch(self) -> EpochId | None:
+        """The epoch of SQL, for the rare calls that cannot wait for a repair; None before the first, or SQL is away."""
+        try:
+            return self.context.store.current_epoch()
+        except Unavailable:
+            return None
 
     def start(self) -> None:
         """Start the threads."""

@@ -211,9 +211,7 @@ def transcript(
 def cancel_run(run_id: Named, desk: Desk, caller: Caller) -> Response:
     """A queued run ends now, an active one is ended by its worker; of an ended one nothing changes."""
     context = desk.context
-    found = cancel.cancel(
-        context.store, context.broker, context.epoch(), RunId(run_id), caller.workspace_id, by=caller.by
-    )
+    found = cancel.cancel(context.store, context.broker, desk.epoch(), RunId(run_id), caller.workspace_id, by=caller.by)
     return answer({"id": found.run.id, "status": found.run.status, "result": found.result}, 202)
 
 
@@ -232,7 +230,7 @@ def requeue_run(run_id: Named, desk: Desk, caller: Caller) -> Response:
     """A terminal run becomes eligible again now, with a new place; its counters restart."""
     context = desk.context
     accepted = requeue.requeue(
-        context.store, context.broker, context.epoch(), RunId(run_id), caller.workspace_id, by=caller.by
+        context.store, context.broker, desk.epoch(), RunId(run_id), caller.workspace_id, by=caller.by
     )
     return answer(_receipt(accepted), 202)
 

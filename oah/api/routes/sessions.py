@@ -93,7 +93,7 @@ def close(session_id: Named, desk: Desk, caller: Caller, *, cancel: Annotated[bo
     session = sessions.close(
         context.store,
         context.broker,
-        context.epoch(),
+        desk.epoch(),
         SessionId(session_id),
         caller.workspace_id,
         cancelling=cancel,
@@ -118,7 +118,7 @@ def queue(session_id: Named, desk: Desk, caller: Caller, limit: Limit = 100) -> 
 def pause(session_id: Named, desk: Desk, caller: Caller) -> Response:
     """Start no further run of this session."""
     context = desk.context
-    session = sessions.pause(context.store, context.broker, context.epoch(), SessionId(session_id), caller.workspace_id)
+    session = sessions.pause(context.store, context.broker, desk.epoch(), SessionId(session_id), caller.workspace_id)
     return answer(session_document(session))
 
 
@@ -126,7 +126,5 @@ def pause(session_id: Named, desk: Desk, caller: Caller) -> Response:
 def resume(session_id: Named, desk: Desk, caller: Caller) -> Response:
     """Undo a pause."""
     context = desk.context
-    session = sessions.resume(
-        context.store, context.broker, context.epoch(), SessionId(session_id), caller.workspace_id
-    )
+    session = sessions.resume(context.store, context.broker, desk.epoch(), SessionId(session_id), caller.workspace_id)
     return answer(session_document(session))

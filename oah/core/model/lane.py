@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from oah.errors import InvalidRequest
 
-NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}$")
+NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}\Z")
 """Names of pools, profiles and workspaces: what is safe in a Redis key, a path and a label."""
 
 

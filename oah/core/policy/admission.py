@@ -17,8 +17,8 @@ from oah.core.model.lane import NAME
 from oah.errors import InvalidRequest, PayloadTooLarge
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")
-_KEY = re.compile(r"^[\x21-\x7e]{1,255}$")
+_ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
+_KEY = re.compile(r"^[\x21-\x7e]{1,255}\Z")
 
 
 @dataclass(frozen=True, slots=True)
