@@ -1,0 +1,52 @@
+"""The reference lists what there is: every command, every route."""
+
+import re
+
+import click
+from fastapi import FastAPI
+
+from oah.api.app import ROUTERS
+from oah.cli.main import oah
+from tests.support.source import ROOT
+
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def _commands(command: click.Command, path: list[str]) -> set[str]:
+    if not isinstance(command, click.Group):
+        return {" ".join(path)}
+    return {found for name, below in command.commands.items() for found in _commands(below, [*path, name])}
+
+
+def test_the_page_lists_every_command() -> None:
+    page = (REFERENCE / "commands.md").read_text()
+    rows = re.findall(r"^\| `(oah [^`]+)` \|", page, flags=re.M)
+    listed = {" ".join(word for word in row.split() if word == word.lower() and "\\" not in word) for row in rows}
+    assert listed == _commands(oah, ["oah"])
+
+
+def test_the_page_lists_every_route() -> None:
+    app = FastAPI()
+    for router in ROUTERS:
+        app.include_router(router)
+    there = {f"{method.upper()} {path}" for path, methods in app.openapi()["paths"].items() for method in methods}
+    listed = set(re.findall(r"^\| `([A-Z]+ /[^`]*)` \|", (REFERENCE / "http.md").read_text(), flags=re.M))
+    assert listed == there
+
+
+def test_the_documents_use_no_command_that_is_not_there() -> None:
+    there = _commands(oah, ["oah"])
+    groups = {" ".join(command.split()[:2]) for command in there if len(command.split()) > 2}
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md"]
+    for page in pages:
+        for used in re.findall(r"(?<![\w/.-])oah ((?:[a-z][a-z-]*)(?: [a-z][a-z-]*)?)", _code(page.read_text())):
+            command = f"oah {used}"
+            first = " ".join(command.split()[:2])
+            assert first in there or command in there or (first in groups and command == first), (
+                f"{page.name}: {command}"
+            )
+
+
+def _code(text: str) -> str:
+    blocks = re.findall(r"```console\n(.*?)```", text, flags=re.S)
+    return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.S))])
