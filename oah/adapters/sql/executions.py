@@ -1,0 +1,247 @@
+"""Starting, settling and releasing runs, their output and their owner's mark: every write behind the fence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import select
+
+from oah.adapters.sql.aggregate import Aggregate, Transaction, after, picked
+from oah.adapters.sql.rows import RUN_COLUMNS, SESSION_COLUMNS, run_of, session_of
+from oah.adapters.sql.statements import ClaimRow, FencedRow, Look, OutputRow, SettleRow, StartRow
+from oah.adapters.sql.tables import run_attempts, run_events, runs
+from oah.adapters.sql.text import cleaned, cleaned_or_none
+from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId
+from oah.core.model.run import RunStatus, StartReason
+from oah.errors import InvalidRequest, RequestError
+from oah.ports.store import (
+    AfterRun,
+    AlreadyActive,
+    IsHeld,
+    IsSuspect,
+    MarkReply,
+    NothingEligible,
+    OutputChunk,
+    RunFence,
+    Settlement,
+    StartClaim,
+    Started,
+    StartReply,
+)
+
+HOLDS = SESSION_COLUMNS.index("holds")
+GONE = Look(waiting=None, held=False, holds={}, now_us=0, number=0)
+
+
+class Executions(Aggregate):
+    """The hot path after the submit."""
+
+    def start(self, worker_id: WorkerId, epoch: EpochId, claims: Sequence[StartClaim]) -> list[StartReply]:
+        """Two statements: lock, then choose and update with a new snapshot."""
+        if not claims:
+            return []
+        try:
+            return self._started(worker_id, epoch, claims)
+        except RequestError:  # the database refused the batch for one of them
+            if len(claims) == 1:
+                return [NothingEligible(claims[0].session_id)]
+            return [self.start(worker_id, epoch, [claim])[0] for claim in claims]
+
+    def _started(self, worker_id: WorkerId, epoch: EpochId, claims: Sequence[StartClaim]) -> list[StartReply]:
+        wanted = {claim.session_id: claim for claim in claims}
+        with self._database.hot() as sql:
+            locked = sql.lock(sorted(wanted))
+            rows = [
+                ClaimRow(claim.session_id, claim.token, claim.suspect_place, locked[session][HOLDS] not in ({}, "{}"))
+                for session, claim in wanted.items()
+                if session in locked
+            ]
+            found = {row.session_id: row for row in (sql.start(worker_id, epoch, rows) if rows else ())}
+            held = [row.session_id for row in rows if row.held]
+            looks = sql.look(held) if held else {}
+        replies: dict[str, StartReply] = {
+            session: _reply(locked[session], wanted[SessionId(session)], row, looks.get(session))
+            for session, row in found.items()
+        }
+        return [replies.get(claim.session_id, NothingEligible(claim.session_id)) for claim in claims]
+
+    def start_outcome(self, worker_id: WorkerId, claims: Sequence[StartClaim]) -> list[StartReply]:
+        """Under the lock, which waits for a commit still in flight."""
+        if not claims:
+            return []
+        with self._transaction(claim.session_id for claim in claims) as transaction:
+            return [self._start_outcome(transaction, worker_id, claim) for claim in claims]
+
+    def _start_outcome(self, transaction: Transaction, worker_id: WorkerId, claim: StartClaim) -> StartReply:
+        condition = (
+            runs.c.session_id == claim.session_id,
+            runs.c.claim_token == claim.token,
+            runs.c.worker_id == worker_id,
+            runs.c.status.in_(["running", "waiting_tool"]),
+        )
+        row = transaction.connection.execute(select(*picked(runs, RUN_COLUMNS)).where(*condition)).first()
+        if row is None:
+            return NothingEligible(claim.session_id)
+        run = run_of(row)
+        reason = transaction.connection.execute(
+            select(run_attempts.c.reason).where(run_attempts.c.run_id == run.id, run_attempts.c.attempt == run.attempt)
+        ).scalar_one()
+        number = transaction.connection.execute(
+            select(run_events.c.number).where(
+                run_events.c.run_id == run.id,
+                run_events.c.attempt == run.attempt,
+                run_events.c.type == "run.started",
+            )
+        ).scalar_one()
+        session = session_of(transaction.sessions[claim.session_id])
+        return Started(session, run, StartReason(reason), number)
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[AfterRun]:
+        """Fenced; the sessions as they stand afterwards."""
+        rows = [_settle_row(settlement) for settlement in settlements]
+        if not rows:
+            return []
+        with self._database.hot() as sql:
+            ids = sorted({row.session_id for row in rows})
+            sql.lock(ids)
+            done = sql.settle(rows)
+            for settlement, answer in zip(settlements, done, strict=True):
+                if settlement.hold is not None and answer.status is not None:
+                    session = settlement.fence.session_id
+                    sql.hold(session, {**sql.look([session])[session].holds, settlement.hold.value: None})
+            looks = sql.look(ids)
+        return _afters([row.session_id for row in rows], done, looks)
+
+    def settle_outcome(self, settlements: Sequence[Settlement]) -> list[AfterRun]:
+        """Under the lock. The attempt's record says whether it ended as asked, and not by somebody else's hand."""
+        if not settlements:
+            return []
+        with self._transaction(settlement.fence.session_id for settlement in settlements) as transaction:
+            return [_settle_outcome(transaction, settlement) for settlement in settlements]
+
+    def release(self, fences: Sequence[RunFence]) -> list[AfterRun]:
+        """Back to queued; one whose cancel was asked for ends cancelled, for nobody else would do it."""
+        if not fences:
+            return []
+        with self._database.hot() as sql:
+            ids = sorted({fence.session_id for fence in fences})
+            sql.lock(ids)
+            done = sql.release(fences)
+            looks = sql.look(ids)
+        return _afters([fence.session_id for fence in fences], done, looks)
+
+    def drop_owner(self, worker_id: WorkerId, sessions: Sequence[tuple[SessionId, ClaimToken]]) -> list[AfterRun]:
+        """Refused while a run is active under the row."""
+        if not sessions:
+            return []
+        with self._database.hot() as sql:
+            ids = sorted({session for session, _ in sessions})
+            sql.lock(ids)
+            gone = sql.drop_owners(worker_id, sorted(set(sessions)))
+            looks = sql.look(ids)
+        return [after(looks.get(session, GONE), applied=session in gone) for session, _ in sessions]
+
+    def output(self, chunks: Sequence[OutputChunk]) -> list[int | None]:
+        """Fenced in a statement after the lock."""
+        if not chunks:
+            return []
+        rows = [
+            OutputRow(
+                chunk.fence.session_id,
+                chunk.fence.run_id,
+                chunk.fence.attempt,
+                chunk.fence.token,
+                json.dumps({"text": cleaned(chunk.text)}, ensure_ascii=False),
+            )
+            for chunk in chunks
+        ]
+        with self._database.hot() as sql:
+            sql.lock(sorted({row.session_id for row in rows}))
+            return sql.output(rows)
+
+    def mark(
+        self, worker_id: WorkerId, table: Sequence[tuple[SessionId, ClaimToken]], *, timeout: timedelta
+    ) -> MarkReply:
+        """Rows that match are ours still. Raises Unavailable after ``timeout``; it confirms nothing then."""
+        if not table:
+            return MarkReply(frozenset())
+        marked = self._database.mark(worker_id, table, timeout=timeout)
+        cancels = [RunFence(SessionId(s), RunId(r), a, ClaimToken(t)) for s, r, a, t in marked.cancels]
+        return MarkReply(frozenset(SessionId(session) for session in marked.sessions), tuple(cancels))
+
+
+def _reply(session: Sequence[Any], claim: StartClaim, row: StartRow, look: Look | None) -> StartReply:
+    """What a start found, the owner first: a held session that runs has to go back to whom it belongs."""
+    if row.run is not None:
+        assert row.reason is not None  # set with the run
+        before = session_of(session)
+        now = replace(before, event_seq=row.number, queued_count=before.queued_count - 1)
+        return Started(now, run_of(row.run), StartReason(row.reason), row.number)
+    foreign = row.owner_token is not None and row.owner_token != claim.token
+    if row.active or foreign:
+        return AlreadyActive(
+            claim.session_id,
+            WorkerId(row.owner_worker or ""),
+            ClaimToken(row.owner_token or ""),
+            row.owner_parked,
+            timedelta(microseconds=row.owner_age_us or 0),
+        )
+    if look is not None:
+        return IsHeld(claim.session_id, look.reasons, look.until_in)
+    return NothingEligible(claim.session_id) if row.first_run is None else IsSuspect(claim.session_id)
+
+
+def _settle_row(settlement: Settlement) -> SettleRow:
+    outcome, fence = settlement.outcome, settlement.fence
+    if not outcome.status.terminal:
+        raise InvalidRequest(f"a run cannot be settled as {outcome.status}")
+    code = None if outcome.error is None else cleaned(outcome.error.code)
+    message = None if outcome.error is None else cleaned(outcome.error.message)
+    data: dict[str, Any] = {} if outcome.exit_code is None else {"exit_code": outcome.exit_code}
+    if code is not None:
+        data["error"] = {"code": code, "message": message}
+    return SettleRow(
+        session_id=fence.session_id,
+        run_id=fence.run_id,
+        attempt=fence.attempt,
+        token=fence.token,
+        status=outcome.status,
+        result=cleaned(outcome.output),
+        result_blob=cleaned_or_none(outcome.result_blob),
+        exit_code=outcome.exit_code,
+        error_code=code,
+        error_message=message,
+        recording_blob=cleaned_or_none(outcome.recording_blob),
+        agent=cleaned(outcome.agent),
+        keep_owner=settlement.keep_owner,
+        data=json.dumps(data, ensure_ascii=False),
+    )
+
+
+def _settle_outcome(transaction: Transaction, settlement: Settlement) -> AfterRun:
+    fence = settlement.fence
+    row = transaction.connection.execute(
+        select(runs.c.status, runs.c.attempt, run_attempts.c.outcome)
+        .join(run_attempts, (run_attempts.c.run_id == runs.c.id) & (run_attempts.c.attempt == fence.attempt))
+        .where(runs.c.id == fence.run_id, runs.c.session_id == fence.session_id)
+    ).first()
+    if row is None:
+        return after(GONE, applied=False)
+    applied = row.attempt == fence.attempt and row.outcome == settlement.outcome.status == row.status
+    return after(transaction.look(fence.session_id), applied=applied, status=RunStatus(row.status))
+
+
+def _afters(ids: Sequence[str], done: Sequence[FencedRow], looks: dict[str, Look]) -> list[AfterRun]:
+    return [
+        after(
+            looks.get(session, GONE),
+            applied=answer.status is not None,
+            status=None if answer.status is None else RunStatus(answer.status),
+            number=answer.number,
+        )
+        for session, answer in zip(ids, done, strict=True)
+    ]

@@ -1,0 +1,151 @@
+"""Workspaces and the keys that open them. Of a key only the digest of its secret is known here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, insert, or_, select, update
+
+from oah.adapters.sql.aggregate import Aggregate, picked
+from oah.adapters.sql.columns import now
+from oah.adapters.sql.rows import KEY_COLUMNS, WORKSPACE_COLUMNS, key_of, workspace_of
+from oah.adapters.sql.tables import api_keys, workspaces
+from oah.adapters.sql.text import require_sound
+from oah.core.model.ids import KeyId, WorkspaceId
+from oah.core.model.workspace import ApiKey, Scope, Workspace
+from oah.errors import Conflict, InvalidRequest, NotFound
+
+WORKSPACE_CHANGES = frozenset({"name", "weight", "max_active_runs", "max_queued_runs"})
+
+
+class Keys(Aggregate):
+    """Workspaces and API keys."""
+
+    def create_workspace(
+        self,
+        workspace_id: WorkspaceId,
+        name: str,
+        *,
+        weight: int,
+        max_active_runs: int | None,
+        max_queued_runs: int | None,
+    ) -> Workspace:
+        """Raises Conflict when the id or the name is taken."""
+        require_sound(id=workspace_id, name=name)
+        with self._database.write() as connection:
+            taken = select(workspaces.c.id).where(
+                or_(workspaces.c.id.in_([workspace_id, name]), workspaces.c.name.in_([workspace_id, name]))
+            )
+            if connection.execute(taken).first() is not None:
+                raise Conflict(f"a workspace '{name}' exists")
+            connection.execute(
+                insert(workspaces).values(
+                    id=workspace_id,
+                    name=name,
+                    weight=weight,
+                    max_active_runs=max_active_runs,
+                    max_queued_runs=max_queued_runs,
+                    created_at=now(),
+                )
+            )
+            return _workspace(connection, workspace_id)
+
+    def workspaces(self) -> list[Workspace]:
+        """All, by name."""
+        with self._database.read() as connection:
+            rows = connection.execute(select(*picked(workspaces, WORKSPACE_COLUMNS)).order_by(workspaces.c.name))
+            return [workspace_of(row) for row in rows]
+
+    def workspace(self, id_or_name: str) -> Workspace:
+        """Raises NotFound."""
+        with self._database.read() as connection:
+            return _workspace(connection, id_or_name)
+
+    def update_workspace(self, id_or_name: str, changes: Mapping[str, Any]) -> Workspace:
+        """Change ``name``, ``weight``, ``max_active_runs`` or ``max_queued_runs``. Raises NotFound, Conflict."""
+        if unknown := set(changes) - WORKSPACE_CHANGES:
+            raise InvalidRequest(f"a workspace has no {', '.join(sorted(unknown))} to change")
+        with self._database.write() as connection:
+            found = _workspace(connection, id_or_name)
+            name = changes.get("name", found.name)
+            require_sound(name=name)
+            taken = select(workspaces.c.id).where(
+                or_(workspaces.c.name == name, workspaces.c.id == name), workspaces.c.id != found.id
+            )
+            if connection.execute(taken).first() is not None:
+                raise Conflict(f"a workspace '{name}' exists")
+            if changes:
+                connection.execute(update(workspaces).where(workspaces.c.id == found.id).values(**changes))
+            return _workspace(connection, found.id)
+
+    def create_key(
+        self,
+        key_id: KeyId,
+        digest: str,
+        *,
+        name: str,
+        workspace_id: WorkspaceId | None,
+        scopes: frozenset[Scope],
+        expires_at: datetime | None,
+    ) -> ApiKey:
+        """Store the sha256 digest of a secret. Raises Conflict when it is stored already, NotFound (workspace)."""
+        require_sound(name=name)
+        with self._database.write() as connection:
+            if workspace_id is not None:
+                workspace_id = _workspace(connection, workspace_id).id
+            taken = select(api_keys.c.id).where(or_(api_keys.c.digest == digest, api_keys.c.id == key_id))
+            if connection.execute(taken).first() is not None:
+                raise Conflict("this key exists")
+            connection.execute(
+                insert(api_keys).values(
+                    id=key_id,
+                    digest=digest,
+                    name=name,
+                    workspace_id=workspace_id,
+                    scopes=sorted(scope.value for scope in scopes),
+                    created_at=now(),
+                    expires_at=expires_at,
+                )
+            )
+            return _key(connection, key_id)
+
+    def key_by_digest(self, digest: str) -> ApiKey | None:
+        """The key with this digest, also an expired or revoked one."""
+        statement = select(*picked(api_keys, KEY_COLUMNS)).where(api_keys.c.digest == digest)
+        with self._database.read() as connection:
+            row = connection.execute(statement).first()
+        return None if row is None else key_of(row)
+
+    def keys(self, workspace_id: WorkspaceId | None) -> list[ApiKey]:
+        """All, or those of a workspace, oldest first."""
+        statement = select(*picked(api_keys, KEY_COLUMNS)).order_by(api_keys.c.created_at, api_keys.c.id)
+        if workspace_id is not None:
+            statement = statement.where(api_keys.c.workspace_id == workspace_id)
+        with self._database.read() as connection:
+            return [key_of(row) for row in connection.execute(statement)]
+
+    def revoke_key(self, key_id: KeyId) -> ApiKey:
+        """Revoked keys stay listed; the first revocation counts. Raises NotFound."""
+        with self._database.write() as connection:
+            statement = update(api_keys).where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
+            connection.execute(statement.values(revoked_at=now()))
+            return _key(connection, key_id)
+
+
+def _workspace(connection: Connection, id_or_name: str) -> Workspace:
+    statement = select(*picked(workspaces, WORKSPACE_COLUMNS)).where(
+        or_(workspaces.c.id == id_or_name, workspaces.c.name == id_or_name)
+    )
+    row = connection.execute(statement).first()
+    if row is None:
+        raise NotFound(f"no workspace '{id_or_name}'")
+    return workspace_of(row)
+
+
+def _key(connection: Connection, key_id: KeyId) -> ApiKey:
+    row = connection.execute(select(*picked(api_keys, KEY_COLUMNS)).where(api_keys.c.id == key_id)).first()
+    if row is None:
+        raise NotFound(f"no key {key_id}")
+    return key_of(row)

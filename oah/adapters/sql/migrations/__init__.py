@@ -1,0 +1,1 @@
+"""Alembic's home: every change of the schema since the first release, in order. Shipped in the package."""

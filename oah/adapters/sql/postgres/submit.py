@@ -1,0 +1,113 @@
+"""Submit on PostgreSQL: lock, take keys, one statement for everything that is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg import Cursor
+
+from oah.adapters.sql.rows import SESSION_COLUMNS, listed, session_of
+from oah.adapters.sql.statements import Inserted, KeyRow, RunRow, SubmitSession
+
+LOCK_FOR_SUBMIT = f"""
+SELECT {listed(SESSION_COLUMNS, "s.")}, s.next_position, w.max_queued_runs,
+  (SELECT coalesce(sum(k.queued), 0)::bigint FROM workspace_counters k WHERE k.workspace_id = s.workspace_id)
+FROM sessions s JOIN workspaces w ON w.id = s.workspace_id
+WHERE s.id = ANY(%(sessions)s) ORDER BY s.id FOR NO KEY UPDATE OF s
+"""
+
+# Rows go in in the order of the keys, so that two batches with the same keys wait for each other in one order.
+TAKE_KEYS = """
+INSERT INTO idempotency_keys (workspace_id, key, request_hash, run_id, created_at)
+SELECT c.workspace_id, c.key, c.request_hash, c.run_id, clock_timestamp()
+FROM unnest(%(workspaces)s::text[], %(keys)s::text[], %(hashes)s::text[], %(runs)s::text[])
+  AS c(workspace_id, key, request_hash, run_id) ORDER BY c.workspace_id, c.key
+ON CONFLICT (workspace_id, key) DO NOTHING RETURNING workspace_id, key
+"""
+
+TAKEN_KEYS = """
+SELECT k.workspace_id, k.key, k.request_hash, k.run_id
+FROM unnest(%(workspaces)s::text[], %(keys)s::text[]) AS c(workspace_id, key)
+JOIN idempotency_keys k ON k.workspace_id = c.workspace_id AND k.key = c.key
+"""
+
+DROP_KEYS = """
+DELETE FROM idempotency_keys k USING unnest(%(workspaces)s::text[], %(keys)s::text[]) AS c(workspace_id, key)
+WHERE k.workspace_id = c.workspace_id AND k.key = c.key
+"""
+
+INSERT = """
+WITH c AS MATERIALIZED (
+  SELECT c.*, clock_timestamp() AS now FROM unnest(
+    %(id)s::text[], %(session_id)s::text[], %(workspace_id)s::text[], %(parent_run_id)s::text[], %(position)s::bigint[],
+    %(number)s::bigint[], %(run_class)s::text[], %(input)s::text[], %(metadata)s::text[], %(delay_us)s::bigint[],
+    %(due_at)s::timestamptz[], %(timeout_ms)s::bigint[], %(deadline_at)s::timestamptz[], %(max_retries)s::int[],
+    %(data)s::text[]
+  ) AS c(id, session_id, workspace_id, parent_run_id, position, number, run_class, input, metadata, delay_us, due_at,
+    timeout_ms, deadline_at, max_retries, data)),
+d AS MATERIALIZED (SELECT c.*, coalesce(c.due_at, c.now + c.delay_us * interval '1 microsecond') AS due FROM c),
+k AS (SELECT session_id, count(*) AS k FROM c GROUP BY session_id),
+s AS (UPDATE sessions s SET next_position = s.next_position + k.k, event_seq = s.event_seq + k.k,
+    queued_count = s.queued_count + k.k
+  FROM k WHERE s.id = k.session_id),
+w AS (INSERT INTO workspace_counters (workspace_id, part, queued)
+  SELECT workspace_id, %(part)s::smallint, count(*) FROM c GROUP BY workspace_id ORDER BY workspace_id
+  ON CONFLICT (workspace_id, part) DO UPDATE SET queued = workspace_counters.queued + excluded.queued),
+e AS (INSERT INTO run_events (session_id, number, run_id, attempt, type, data, at)
+  SELECT session_id, number, id, 0, 'run.queued', data::jsonb, now FROM d)
+INSERT INTO runs (id, session_id, workspace_id, parent_run_id, position, class, input, metadata, status, deferred,
+  due_at, timeout_ms, deadline_at, max_retries, created_at, queued_at)
+SELECT id, session_id, workspace_id, parent_run_id, position, run_class, input, metadata::jsonb, 'queued',
+  coalesce(due > now, false), due, timeout_ms, deadline_at, max_retries, now, now
+FROM d
+RETURNING id, created_at, due_at, deferred
+"""
+
+
+class PostgresSubmit:
+    """The statements of a submit."""
+
+    _cursor: Cursor[Any]
+    _part: int
+
+    def lock_for_submit(self, sessions: Sequence[str]) -> dict[str, SubmitSession]:
+        """Lock in id order; the figures of the rows are the latest, the workspace's count is as good as committed."""
+        found: dict[str, SubmitSession] = {}
+        width = len(SESSION_COLUMNS)
+        for row in self._cursor.execute(LOCK_FOR_SUBMIT, {"sessions": list(sessions)}):
+            session = session_of(row[:width])
+            position, cap, queued = row[width:]
+            found[session.id] = SubmitSession(session, position, queued, cap, session.queued_count, session.event_seq)
+        return found
+
+    def take_keys(self, keys: Sequence[KeyRow]) -> dict[tuple[str, str], KeyRow]:
+        """Insert, waiting for whoever inserts the same; then read what was there first, with a new snapshot."""
+        arguments = {
+            "workspaces": [key.workspace_id for key in keys],
+            "keys": [key.key for key in keys],
+            "hashes": [key.request_hash for key in keys],
+            "runs": [key.run_id for key in keys],
+        }
+        ours = set(self._cursor.execute(TAKE_KEYS, arguments).fetchall())
+        others = [key for key in keys if (key.workspace_id, key.key) not in ours]
+        if not others:
+            return {}
+        wanted = {"workspaces": [key.workspace_id for key in others], "keys": [key.key for key in others]}
+        rows = self._cursor.execute(TAKEN_KEYS, wanted).fetchall()
+        return {(row[0], row[1]): KeyRow(*row) for row in rows}
+
+    def drop_keys(self, keys: Sequence[KeyRow]) -> None:
+        """Give back keys whose run was refused."""
+        wanted = {"workspaces": [key.workspace_id for key in keys], "keys": [key.key for key in keys]}
+        self._cursor.execute(DROP_KEYS, wanted)
+
+    def insert_runs(self, runs: Sequence[RunRow]) -> dict[str, Inserted]:
+        """Runs, their events, the sessions' counters and the workspaces' in one statement."""
+        arguments: dict[str, Any] = dict(zip(RunRow._fields, map(list, zip(*runs, strict=True)), strict=True))
+        arguments["part"] = self._part
+        rows = self._cursor.execute(INSERT, arguments).fetchall()
+        return {
+            run_id: Inserted(created, due, due - created if deferred else None)
+            for run_id, created, due, deferred in rows
+        }

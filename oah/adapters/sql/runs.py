@@ -1,0 +1,217 @@
+"""Runs as people and the API see them: read, listed, cancelled, requeued, annotated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Select, case, select, update
+
+from oah.adapters.sql.aggregate import Aggregate, Transaction, after, picked
+from oah.adapters.sql.columns import now
+from oah.adapters.sql.pages import paged
+from oah.adapters.sql.rows import ATTEMPT_COLUMNS, RUN_COLUMNS, attempt_of, run_of, session_of
+from oah.adapters.sql.tables import run_attempts, runs, session_owners
+from oah.adapters.sql.text import require_sound
+from oah.core.model.event import EventType
+from oah.core.model.ids import RunId, SessionId, WorkerId, WorkspaceId
+from oah.core.model.run import Attempt, ReadyClass, RecoveryState, Run, RunStatus
+from oah.core.model.session import SessionState
+from oah.errors import Conflict, NotFound
+from oah.ports.store import Accepted, Cancelled, CancelResult, Page, RunFilter
+
+ACTIVE = ("running", "waiting_tool")
+
+
+class Runs(Aggregate):
+    """The aggregate of a run's row outside its execution."""
+
+    def run(self, run_id: RunId, workspace_id: WorkspaceId | None) -> Run:
+        """Raises NotFound, also for another workspace's run."""
+        with self._database.read() as connection:
+            return _run(connection, run_id, workspace_id)
+
+    def runs(self, where: RunFilter) -> Page[Run]:
+        """Newest first."""
+        statement = _runs()
+        for column, value in (
+            (runs.c.workspace_id, where.workspace_id),
+            (runs.c.session_id, where.session_id),
+            (runs.c.error_code, where.error_code),
+            (runs.c.recovery_state, where.recovery_state),
+            (runs.c["class"], where.run_class),
+        ):
+            if value is not None:
+                statement = statement.where(column == value)
+        if where.status:
+            statement = statement.where(runs.c.status.in_(where.status))
+        if where.created_after is not None:
+            statement = statement.where(runs.c.created_at > where.created_after)
+        with self._database.read() as connection:
+            return paged(
+                connection,
+                statement,
+                runs,
+                _with_heartbeat,
+                lambda item: (item.created_at, item.id),
+                cursor=where.cursor,
+                limit=where.limit,
+            )
+
+    def queue_of(self, session_id: SessionId, *, limit: int) -> list[Run]:
+        """The active run, then the queued ones in their order; deferred ones keep their place until they are due."""
+        statement = (
+            _runs()
+            .where(runs.c.session_id == session_id, runs.c.status.in_([*ACTIVE, "queued"]))
+            .order_by(case((runs.c.status == "queued", 1), else_=0), runs.c.deferred, runs.c.position)
+            .limit(limit)
+        )
+        with self._database.read() as connection:
+            return [_with_heartbeat(row) for row in connection.execute(statement)]
+
+    def attempts(self, run_id: RunId) -> list[Attempt]:
+        """In their order."""
+        statement = (
+            select(*picked(run_attempts, ATTEMPT_COLUMNS))
+            .where(run_attempts.c.run_id == run_id)
+            .order_by(run_attempts.c.attempt)
+        )
+        with self._database.read() as connection:
+            return [attempt_of(row) for row in connection.execute(statement)]
+
+    def cancel(self, run_id: RunId, workspace_id: WorkspaceId | None, *, by: str) -> Cancelled:
+        """Remove a queued run at once; mark an active one, its owner ends it."""
+        require_sound(by=by)
+        with self._locked_run(run_id, workspace_id) as (transaction, run):
+            lane = session_of(transaction.sessions[run.session_id]).lane
+            if run.status.terminal:
+                return Cancelled(run, CancelResult.TOO_LATE)
+            if run.status.active:
+                transaction.connection.execute(
+                    update(runs)
+                    .where(runs.c.id == run_id, runs.c.cancel_requested_at.is_(None))
+                    .values(cancel_requested_at=now(), cancel_requested_by=by)
+                )
+                marked = _run(transaction.connection, run_id, workspace_id)
+                return Cancelled(marked, CancelResult.SIGNALLED, owner=run.worker_id, lane=lane)
+            transaction.connection.execute(
+                update(runs)
+                .where(runs.c.id == run_id)
+                .values(
+                    status=RunStatus.CANCELLED,
+                    deferred=False,
+                    ended_at=now(),
+                    cancel_requested_at=now(),
+                    cancel_requested_by=by,
+                    worker_id=None,
+                    claim_token=None,
+                )
+            )
+            transaction.count_queued(run.session_id, run.workspace_id, -1)
+            number = transaction.append_event(
+                run.session_id, EventType.RUN_CANCELLED, run_id=run_id, attempt=run.attempt, data={"by": by}
+            )
+            transaction.close_if_empty(run.session_id)
+            gone = _run(transaction.connection, run_id, workspace_id)
+            look = after(transaction.look(run.session_id), applied=True, status=gone.status, number=number)
+            owner = transaction.connection.execute(
+                select(session_owners.c.worker_id).where(session_owners.c.session_id == run.session_id)
+            ).scalar()
+            return Cancelled(gone, CancelResult.REMOVED, owner=owner and WorkerId(owner), lane=lane, after=look)
+
+    def requeue(self, run_id: RunId, workspace_id: WorkspaceId | None, *, by: str) -> Accepted:
+        """A terminal run becomes eligible now: a new position, counters anew, totals kept in ``recovery.total``."""
+        require_sound(by=by)
+        with self._locked_run(run_id, workspace_id) as (transaction, run):
+            session = session_of(transaction.sessions[run.session_id])
+            if not run.status.terminal:
+                raise Conflict(f"run {run_id} is {run.status}, not ended", code="run_requeue_invalid_status")
+            if session.state is not SessionState.OPEN:
+                raise Conflict(f"session {session.id} is {session.state}", code="session_closed")
+            position = transaction.take_position(run.session_id)
+            transaction.connection.execute(
+                update(runs).where(runs.c.id == run_id).values(**_eligible_again(run, position, by))
+            )
+            transaction.count_queued(run.session_id, run.workspace_id, 1)
+            data = {"requeued_by": by, "position": position, "previous_status": run.status.value}
+            number = transaction.append_event(
+                run.session_id, EventType.RUN_QUEUED, run_id=run_id, attempt=run.attempt, data=data
+            )
+            transaction.append_step(run_id, run.attempt, "system", "run.requeued", data)
+            queued = _run(transaction.connection, run_id, workspace_id)
+            return Accepted(queued, session.lane, ReadyClass(queued.run_class.value), None, number)
+
+    def annotate_run(self, run_id: RunId, workspace_id: WorkspaceId | None, note: str) -> Run:
+        """Write an operator's note."""
+        require_sound(note=note)
+        with self._locked_run(run_id, workspace_id) as (transaction, _):
+            transaction.connection.execute(update(runs).where(runs.c.id == run_id).values(note=note))
+            return _run(transaction.connection, run_id, workspace_id)
+
+    @contextmanager
+    def _locked_run(self, run_id: RunId, workspace_id: WorkspaceId | None) -> Iterator[tuple[Transaction, Run]]:
+        """The run with its session locked, read after the lock."""
+        with self._database.read() as connection:
+            session_id = _run(connection, run_id, workspace_id).session_id
+        with self._transaction([session_id]) as transaction:
+            yield transaction, _run(transaction.connection, run_id, workspace_id)
+
+
+def _eligible_again(run: Run, position: int, by: str) -> dict[str, Any]:
+    recovery = dict(run.recovery or {})
+    total = recovery.get("total") or {}
+    recovery.update(
+        state=RecoveryState.REQUEUED.value,
+        strategy="manual",
+        attempts=0,
+        reason="manual_requeue",
+        manual_requeue_count=recovery.get("manual_requeue_count", 0) + 1,
+        last_manual_requeue_by=by,
+        total={
+            "recovery_attempts": total.get("recovery_attempts", 0) + run.recovery_attempts,
+            "failed_attempts": total.get("failed_attempts", 0) + run.failed_attempts,
+        },
+    )
+    cleared: Mapping[str, None] = dict.fromkeys(
+        (
+            "due_at", "started_at", "ended_at", "cancel_requested_at", "cancel_requested_by", "error_code",
+            "error_message", "result", "result_blob", "exit_code", "worker_id", "claim_token",
+        )
+    )  # fmt: skip
+    return {
+        **cleared,
+        "status": RunStatus.QUEUED,
+        "deferred": False,
+        "position": position,
+        "queued_reason": "requeued",
+        "queued_at": now(),
+        "dispatched_epoch": "",
+        "recovery_attempts": 0,
+        "failed_attempts": 0,
+        "recovery": recovery,
+        "recovery_state": RecoveryState.REQUEUED,
+    }
+
+
+def _runs() -> Select[Any]:
+    return select(*picked(runs, RUN_COLUMNS), session_owners.c.seen_at).select_from(
+        runs.outerjoin(
+            session_owners,
+            (session_owners.c.session_id == runs.c.session_id)
+            & (session_owners.c.claim_token == runs.c.claim_token)
+            & runs.c.status.in_(ACTIVE),
+        )
+    )
+
+
+def _with_heartbeat(row: Any) -> Run:
+    return run_of(row[:-1], row[-1])
+
+
+def _run(connection: Connection, run_id: RunId, workspace_id: WorkspaceId | None) -> Run:
+    row = connection.execute(_runs().where(runs.c.id == run_id)).first()
+    found = None if row is None else _with_heartbeat(row)
+    if found is None or (workspace_id is not None and found.workspace_id != workspace_id):
+        raise NotFound(f"no run {run_id}")
+    return found

@@ -1,0 +1,103 @@
+"""Submit on SQLite: the transaction has the only write lock, so everything is read as it is and written row by row."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+
+from oah.adapters.sql.columns import from_us, to_us
+from oah.adapters.sql.rows import SESSION_COLUMNS, listed, session_of
+from oah.adapters.sql.sqlite.connections import now_us
+from oah.adapters.sql.statements import Inserted, KeyRow, RunRow, SubmitSession
+
+SESSION = f"""
+SELECT {listed(SESSION_COLUMNS, "s.")}, s.next_position, w.max_queued_runs,
+  (SELECT coalesce(sum(k.queued), 0) FROM workspace_counters k WHERE k.workspace_id = s.workspace_id)
+FROM sessions s JOIN workspaces w ON w.id = s.workspace_id WHERE s.id = ?
+"""
+TAKE_KEY = """
+INSERT INTO idempotency_keys (workspace_id, key, request_hash, run_id, created_at) VALUES (?, ?, ?, ?, now_us())
+ON CONFLICT (workspace_id, key) DO NOTHING
+"""
+TAKEN_KEY = "SELECT workspace_id, key, request_hash, run_id FROM idempotency_keys WHERE workspace_id = ? AND key = ?"
+DROP_KEY = "DELETE FROM idempotency_keys WHERE workspace_id = ? AND key = ?"
+INSERT_RUN = """
+INSERT INTO runs (id, session_id, workspace_id, parent_run_id, position, class, input, metadata, status, deferred,
+  due_at, timeout_ms, deadline_at, max_retries, created_at, queued_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?)
+"""
+INSERT_EVENT = """
+INSERT INTO run_events (session_id, number, run_id, attempt, type, data, at) VALUES (?, ?, ?, 0, 'run.queued', ?, ?)
+"""
+COUNT_SESSION = """
+UPDATE sessions SET next_position = next_position + ?, event_seq = event_seq + ?, queued_count = queued_count + ?
+WHERE id = ?
+"""
+COUNT_WORKSPACE = """
+INSERT INTO workspace_counters (workspace_id, part, queued) VALUES (?, 0, ?)
+ON CONFLICT (workspace_id, part) DO UPDATE SET queued = queued + excluded.queued
+"""
+
+
+class SqliteSubmit:
+    """The statements of a submit."""
+
+    _cursor: sqlite3.Cursor
+
+    def lock_for_submit(self, sessions: Sequence[str]) -> dict[str, SubmitSession]:
+        """The transaction has the lock already."""
+        found: dict[str, SubmitSession] = {}
+        width = len(SESSION_COLUMNS)
+        for wanted in sessions:
+            row = self._cursor.execute(SESSION, (wanted,)).fetchone()
+            if row is not None:
+                session = session_of(row[:width])
+                position, cap, queued = row[width:]
+                found[session.id] = SubmitSession(
+                    session, position, queued, cap, session.queued_count, session.event_seq
+                )
+        return found
+
+    def take_keys(self, keys: Sequence[KeyRow]) -> dict[tuple[str, str], KeyRow]:
+        """Insert or read."""
+        taken = {}
+        for key in keys:
+            if not self._cursor.execute(TAKE_KEY, key).rowcount:
+                row = self._cursor.execute(TAKEN_KEY, key[:2]).fetchone()
+                taken[(key.workspace_id, key.key)] = KeyRow(*row)
+        return taken
+
+    def drop_keys(self, keys: Sequence[KeyRow]) -> None:
+        """Give back keys whose run was refused."""
+        self._cursor.executemany(DROP_KEY, [key[:2] for key in keys])
+
+    def insert_runs(self, runs: Sequence[RunRow]) -> dict[str, Inserted]:
+        """Runs, events, counters."""
+        now = now_us()
+        answers = {run.id: self._insert(run, now) for run in runs}
+        for session, count in Counter(run.session_id for run in runs).items():
+            self._cursor.execute(COUNT_SESSION, (count, count, count, session))
+        for workspace, count in Counter(run.workspace_id for run in runs).items():
+            self._cursor.execute(COUNT_WORKSPACE, (workspace, count))
+        return answers
+
+    def _insert(self, run: RunRow, now: int) -> Inserted:
+        due = None
+        if run.due_at is not None:
+            due = to_us(run.due_at)
+        elif run.delay_us is not None:
+            due = now + run.delay_us
+        deferred = due is not None and due > now
+        deadline = None if run.deadline_at is None else to_us(run.deadline_at)
+        self._cursor.execute(
+            INSERT_RUN,
+            (
+                run.id, run.session_id, run.workspace_id, run.parent_run_id, run.position, run.run_class, run.input,
+                run.metadata, deferred, due, run.timeout_ms, deadline, run.max_retries, now, now,
+            ),
+        )  # fmt: skip
+        self._cursor.execute(INSERT_EVENT, (run.session_id, run.number, run.id, run.data, now))
+        due_in = timedelta(microseconds=due - now) if deferred and due is not None else None
+        return Inserted(from_us(now), None if due is None else from_us(due), due_in)

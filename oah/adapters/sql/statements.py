@@ -1,0 +1,200 @@
+"""The hot statements as a contract: each dialect writes them once, the stores above give them their meaning.
+
+All run inside a transaction that somebody else opened and will commit. Values cross as the driver has them; what they
+mean is made of them in ``rows.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, Protocol
+
+from oah.adapters.sql.rows import parsed
+from oah.core.model.run import ReadyClass
+from oah.core.model.session import HoldReason, Session
+from oah.ports.store import RunFence
+
+
+@dataclass(slots=True)
+class SubmitSession:
+    """A locked session with what a submit counts on; mutable, because members of one batch follow each other."""
+
+    session: Session
+    next_position: int
+    queued_in_workspace: int
+    workspace_cap: int | None
+    queued: int
+    number: int
+
+
+class KeyRow(NamedTuple):
+    """An idempotency key to take."""
+
+    workspace_id: str
+    key: str
+    request_hash: str
+    run_id: str
+
+
+class RunRow(NamedTuple):
+    """A run to insert; moments as datetimes, JSON as text."""
+
+    id: str
+    session_id: str
+    workspace_id: str
+    parent_run_id: str | None
+    position: int
+    number: int
+    run_class: str
+    input: str
+    metadata: str
+    delay_us: int | None
+    due_at: datetime | None
+    timeout_ms: int | None
+    deadline_at: datetime | None
+    max_retries: int
+    data: str
+
+
+class Inserted(NamedTuple):
+    """What the database decided about an inserted run."""
+
+    created_at: datetime
+    due_at: datetime | None
+    due_in: timedelta | None
+
+
+class ClaimRow(NamedTuple):
+    """A session to start under a token; ``held``: only say who has it."""
+
+    session_id: str
+    token: str
+    suspect_place: bool
+    held: bool
+
+
+class StartRow(NamedTuple):
+    """What a start found: the owner (of the row, else of the active run), the first eligible run, and the run if it
+    was started."""
+
+    session_id: str
+    owner_worker: str | None
+    owner_token: str | None
+    owner_parked: bool
+    owner_age_us: int | None
+    active: bool
+    first_run: str | None
+    number: int
+    reason: str | None
+    run: Sequence[Any] | None
+
+
+class SettleRow(NamedTuple):
+    """A fenced outcome; texts are clean, ``data`` is the event's JSON."""
+
+    session_id: str
+    run_id: str
+    attempt: int
+    token: str
+    status: str
+    result: str
+    result_blob: str | None
+    exit_code: int | None
+    error_code: str | None
+    error_message: str | None
+    recording_blob: str | None
+    agent: str
+    keep_owner: bool
+    data: str
+
+
+class FencedRow(NamedTuple):
+    """What a fenced write did: the status now (None: refused) and its event's number."""
+
+    status: str | None
+    number: int
+
+
+class OutputRow(NamedTuple):
+    """A fenced ``run.output`` event."""
+
+    session_id: str
+    run_id: str
+    attempt: int
+    token: str
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A session as it stands now: the highest waiting class and the holds, against the database's clock."""
+
+    waiting: ReadyClass | None
+    held: bool
+    holds: Mapping[str, int | None]
+    now_us: int
+    number: int
+
+    @property
+    def reasons(self) -> tuple[HoldReason, ...]:
+        """Why it is held."""
+        return tuple(HoldReason(reason) for reason in self.holds) if self.held else ()
+
+    @property
+    def until_in(self) -> timedelta | None:
+        """When the last hold ends by itself; None: one of them never does, or there is none."""
+        return remaining(self.holds, self.now_us) if self.held else None
+
+
+def remaining(holds: Mapping[str, int | None], now_us: int) -> timedelta | None:
+    """Time until the last of the holds has ended, never negative; None where one of them has no end."""
+    ends = list(holds.values())
+    if not ends or any(end is None for end in ends):
+        return None
+    last = max(end for end in ends if end is not None)
+    return timedelta(microseconds=max(0, last - now_us))
+
+
+def look_of(waiting: str | None, held: int, holds: Any, now_us: int, number: int) -> Look:
+    """A Look of raw columns."""
+    found = parsed(holds) if held else {}
+    return Look(None if waiting is None else ReadyClass(waiting), bool(held), found, now_us, number)
+
+
+class Statements(Protocol):
+    """What both dialects offer inside an open transaction. Session ids come sorted and without repeats."""
+
+    def lock(self, sessions: Sequence[str]) -> dict[str, Sequence[Any]]:
+        """Lock the rows in id order; those that exist, in the order of SESSION_COLUMNS."""
+        ...
+
+    def lock_for_submit(self, sessions: Sequence[str]) -> dict[str, SubmitSession]: ...
+    def take_keys(self, keys: Sequence[KeyRow]) -> dict[tuple[str, str], KeyRow]:
+        """Take the keys (waiting for whoever is taking one of them); returns those that were taken before."""
+        ...
+
+    def drop_keys(self, keys: Sequence[KeyRow]) -> None: ...
+    def active_sessions(self, sessions: Sequence[str]) -> set[str]:
+        """Those with an active run."""
+        ...
+
+    def insert_runs(self, runs: Sequence[RunRow]) -> dict[str, Inserted]: ...
+    def heard(self, runs: Sequence[str], epoch: str) -> None: ...
+    def start(self, worker: str, epoch: str, claims: Sequence[ClaimRow]) -> list[StartRow]: ...
+    def settle(self, rows: Sequence[SettleRow]) -> list[FencedRow]: ...
+    def release(self, fences: Sequence[RunFence]) -> list[FencedRow]: ...
+    def output(self, rows: Sequence[OutputRow]) -> list[int | None]: ...
+    def look(self, sessions: Sequence[str]) -> dict[str, Look]: ...
+    def hold(self, session: str, holds: Mapping[str, int | None]) -> None:
+        """Write the holds (reason → its end in microseconds) and what is derived from them."""
+        ...
+
+    def read_runs(self, runs: Sequence[str]) -> dict[str, Sequence[Any]]:
+        """Rows in the order of RUN_COLUMNS."""
+        ...
+
+    def drop_owners(self, worker: str, sessions: Sequence[tuple[str, str]]) -> set[str]:
+        """Delete owner rows without an active run behind them; the sessions whose row went."""
+        ...

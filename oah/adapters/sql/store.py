@@ -1,0 +1,64 @@
+"""The store, put together: ``open_store`` and one object per process."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+
+from oah.adapters.sql.columns import now, to_us
+from oah.adapters.sql.database import Database
+from oah.adapters.sql.events import Events
+from oah.adapters.sql.executions import Executions
+from oah.adapters.sql.keys import Keys
+from oah.adapters.sql.migrate import migrate
+from oah.adapters.sql.postgres.database import PostgresDatabase
+from oah.adapters.sql.runs import Runs
+from oah.adapters.sql.sessions import Sessions
+from oah.adapters.sql.sqlite.database import SqliteDatabase
+from oah.adapters.sql.submits import Submits
+from oah.errors import InvalidRequest
+from oah.ports.store import Store
+from oah.ports.telemetry import NullTelemetry, Telemetry
+
+
+class SqlStore(Submits, Executions, Runs, Sessions, Events, Keys):
+    """Everything the port asks for, over one database."""
+
+    def migrate(self) -> None:
+        """Bring the schema to this release's version. Raises Broken for a newer one."""
+        migrate(self._database)
+
+    def check(self) -> None:
+        """Raises Unavailable where the database does not answer or has no schema."""
+        with self._database.read() as connection:
+            connection.exec_driver_sql("SELECT 1 FROM workspaces LIMIT 1").all()
+
+    def now(self) -> float:
+        """The database's clock in seconds since the epoch."""
+        with self._database.read() as connection:
+            moment = connection.execute(select(now())).scalar_one()
+        return to_us(moment) / 1_000_000
+
+    def facts(self) -> dict[str, str]:
+        """What a person wants to know of the database."""
+        return self._database.facts()
+
+    def close(self) -> None:
+        """Close every connection; the store may not be used afterwards."""
+        self._database.close()
+
+
+def open_store(url: str, *, telemetry: Telemetry | None = None, pool: int = 8) -> Store:
+    """The store at ``sqlite:///path`` or ``postgresql://…``. Connects when it is used; ``migrate`` makes the schema.
+
+    ``pool``: the most connections of a kind; further callers wait. Raises InvalidRequest for an address it cannot use.
+    """
+    return SqlStore(_database(url, pool), telemetry or NullTelemetry())
+
+
+def _database(url: str, pool: int) -> Database:
+    scheme = url.partition(":")[0].partition("+")[0]
+    if scheme == "sqlite":
+        return SqliteDatabase(url, pool=pool)
+    if scheme in ("postgresql", "postgres"):
+        return PostgresDatabase(url, pool=pool)
+    raise InvalidRequest(f"'{scheme}' is no database we know", hint="sqlite:///path or postgresql://user@host/name")

@@ -1,0 +1,258 @@
+"""Accepting runs: one transaction a batch, an answer a member."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import NamedTuple
+
+from oah.adapters.sql.aggregate import Aggregate
+from oah.adapters.sql.columns import MICROSECOND
+from oah.adapters.sql.rows import run_of
+from oah.adapters.sql.statements import Inserted, KeyRow, RunRow, Statements, SubmitSession
+from oah.adapters.sql.text import dumped, require_sound
+from oah.core.model.ids import EpochId, RunId
+from oah.core.model.run import ReadyClass, Run, RunStatus
+from oah.core.model.session import SessionState
+from oah.errors import Conflict, InvalidRequest, LimitReached, NotFound, RequestError
+from oah.ports.store import Accepted, NewRun, SubmitLimits
+
+MILLISECOND = timedelta(milliseconds=1)
+
+
+class Member(NamedTuple):
+    """A run to accept whose texts are known to be storable."""
+
+    new: NewRun
+    metadata: str
+
+    @property
+    def key(self) -> tuple[str, str] | None:
+        """Its idempotency key, within its workspace."""
+        if self.new.idempotency_key is None:
+            return None
+        return (self.new.workspace_id, self.new.idempotency_key)
+
+
+def checked(new: NewRun) -> Member | RequestError:
+    """The member, or why the database would refuse it."""
+    try:
+        require_sound(
+            input=new.input,
+            run_id=new.id,
+            session_id=new.session_id,
+            workspace_id=new.workspace_id,
+            parent_run_id=new.parent_run_id,
+            idempotency_key=new.idempotency_key,
+            request_hash=new.request_hash,
+        )
+        for name, length in (("delay", new.delay), ("timeout", new.timeout)):
+            if length is not None and length < timedelta(0):
+                raise InvalidRequest(f"{name} is negative")
+        for name, at in (("due_at", new.due_at), ("deadline_at", new.deadline_at)):
+            if at is not None and at.tzinfo is None:
+                raise InvalidRequest(f"{name} has no time zone")
+        return Member(new, dumped("metadata", new.metadata))
+    except RequestError as error:
+        return error
+
+
+class Batch:
+    """One transaction's worth of submits: decides member by member, in order, against the locked sessions."""
+
+    def __init__(self, sql: Statements, members: Sequence[Member], limits: SubmitLimits) -> None:
+        self._sql = sql
+        self._members = members
+        self._limits = limits
+        self._sessions = sql.lock_for_submit(sorted({member.new.session_id for member in members}))
+        self._in_workspace = {s.session.workspace_id: s.queued_in_workspace for s in self._sessions.values()}
+        self._answers: list[Accepted | RequestError | None] = [None] * len(members)
+        self._rows: dict[int, RunRow] = {}
+
+    def run(self) -> list[Accepted | RequestError]:
+        """Decide and write."""
+        firsts = self._first_of_keys()
+        self._replay(firsts)
+        busy = self._busy()
+        for index, member in enumerate(self._members):
+            if self._answers[index] is None and firsts.get(member.key or ("", ""), index) == index:
+                self._decide(index, member, busy)
+        self._write()
+        self._give_back(firsts)
+        return [self._answered(index, member, firsts) for index, member in enumerate(self._members)]
+
+    def _session(self, member: Member) -> SubmitSession | None:
+        found = self._sessions.get(member.new.session_id)
+        return found if found is not None and found.session.workspace_id == member.new.workspace_id else None
+
+    def _first_of_keys(self) -> dict[tuple[str, str], int]:
+        """The first member of each key; members without a session here are refused at once."""
+        firsts: dict[tuple[str, str], int] = {}
+        for index, member in enumerate(self._members):
+            if self._session(member) is None:
+                self._answers[index] = NotFound(f"no session {member.new.session_id}")
+            elif member.key is not None:
+                firsts.setdefault(member.key, index)
+        return firsts
+
+    def _replay(self, firsts: dict[tuple[str, str], int]) -> None:
+        """Take the keys; answer those that somebody has taken before."""
+        if not firsts:
+            return
+        keys = [
+            KeyRow(key[0], key[1], self._members[index].new.request_hash or "", self._members[index].new.id)
+            for key, index in sorted(firsts.items())
+        ]
+        taken = self._sql.take_keys(keys)
+        runs = self._sql.read_runs([row.run_id for row in taken.values()]) if taken else {}
+        for key, row in taken.items():
+            index = firsts[key]
+            earlier = runs.get(row.run_id)
+            new = self._members[index].new
+            if earlier is None or row.request_hash != (new.request_hash or "") or earlier[1] != new.session_id:
+                self._answers[index] = _key_conflict(key[1])
+            else:
+                self._answers[index] = self._accepted(run_of(earlier), None, replayed=True)
+
+    def _busy(self) -> set[str]:
+        asked = sorted({member.new.session_id for member in self._members if member.new.reject_if_busy})
+        return self._sql.active_sessions(asked) if asked else set()
+
+    def _decide(self, index: int, member: Member, busy: set[str]) -> None:
+        state = self._session(member)
+        assert state is not None  # refused before
+        refusal = self._refusal(member.new, state, busy)
+        if refusal is not None:
+            self._answers[index] = refusal
+            return
+        new = member.new
+        state.number += 1
+        self._rows[index] = RunRow(
+            id=new.id,
+            session_id=new.session_id,
+            workspace_id=new.workspace_id,
+            parent_run_id=new.parent_run_id,
+            position=state.next_position,
+            number=state.number,
+            run_class=new.run_class,
+            input=new.input,
+            metadata=member.metadata,
+            delay_us=None if new.delay is None else new.delay // MICROSECOND,
+            due_at=new.due_at,
+            timeout_ms=None if new.timeout is None else new.timeout // MILLISECOND,
+            deadline_at=new.deadline_at,
+            max_retries=new.max_retries,
+            data=json.dumps({"class": new.run_class, "position": state.next_position}),
+        )
+        state.next_position += 1
+        state.queued += 1
+        self._in_workspace[new.workspace_id] += 1
+
+    def _refusal(self, new: NewRun, state: SubmitSession, busy: set[str]) -> RequestError | None:
+        if state.session.state is not SessionState.OPEN:
+            return Conflict(f"session {new.session_id} is {state.session.state}", code="session_closed")
+        if new.reject_if_busy and (state.queued or new.session_id in busy):
+            return Conflict(f"session {new.session_id} has work", code="session_busy")
+        if state.queued >= self._limits.queued_per_session:
+            return LimitReached(f"session {new.session_id} has {state.queued} queued runs", hint="wait for some to end")
+        cap = self._limits.queued_per_workspace if state.workspace_cap is None else state.workspace_cap
+        if self._in_workspace[new.workspace_id] >= cap:
+            return LimitReached(f"workspace {new.workspace_id} has {cap} queued runs", code="quota_exceeded")
+        return None
+
+    def _write(self) -> None:
+        if not self._rows:
+            return
+        inserted = self._sql.insert_runs(list(self._rows.values()))
+        for index, row in self._rows.items():
+            made = inserted[row.id]
+            run = _run(self._members[index].new, row, made)
+            self._answers[index] = self._accepted(run, made.due_in, number=row.number)
+
+    def _give_back(self, firsts: dict[tuple[str, str], int]) -> None:
+        """Keys whose first run was refused here are free again; one that somebody took before stays theirs."""
+        unused = [
+            KeyRow(key[0], key[1], "", self._members[index].new.id)
+            for key, index in firsts.items()
+            if isinstance(self._answers[index], RequestError) and not _is_key_conflict(self._answers[index])
+        ]
+        if unused:
+            self._sql.drop_keys(unused)
+
+    def _answered(self, index: int, member: Member, firsts: dict[tuple[str, str], int]) -> Accepted | RequestError:
+        """The member's answer; a later one with a key of this batch repeats the first of it."""
+        answer = self._answers[index]
+        if answer is not None:
+            return answer
+        assert member.key is not None  # only such members are left without an answer
+        first = firsts[member.key]
+        earlier, original = self._answers[first], self._members[first].new
+        assert earlier is not None  # the first of a key was decided
+        same = (original.request_hash, original.session_id) == (member.new.request_hash, member.new.session_id)
+        if isinstance(earlier, RequestError):
+            return earlier
+        return replace(earlier, replayed=True) if same else _key_conflict(member.key[1])
+
+    def _accepted(self, run: Run, due_in: timedelta | None, *, number: int = 0, replayed: bool = False) -> Accepted:
+        lane = self._sessions[run.session_id].session.lane
+        return Accepted(run, lane, ReadyClass(run.run_class.value), due_in, number, replayed)
+
+
+class Submits(Aggregate):
+    """``submit`` and ``heard``."""
+
+    def submit(self, runs: Sequence[NewRun], *, limits: SubmitLimits) -> list[Accepted | RequestError]:
+        """One transaction. Where the database refuses the batch for what a member contains, each gets its own."""
+        members = [checked(new) for new in runs]
+        good = [member for member in members if isinstance(member, Member)]
+        answers = iter(self._submitted(good, limits))
+        return [next(answers) if isinstance(member, Member) else member for member in members]
+
+    def _submitted(self, members: Sequence[Member], limits: SubmitLimits) -> list[Accepted | RequestError]:
+        if not members:
+            return []
+        try:
+            with self._database.hot() as sql:
+                answers = Batch(sql, members, limits).run()
+        except RequestError as error:
+            if len(members) == 1:
+                return [error]
+            return [self._submitted([member], limits)[0] for member in members]
+        return answers
+
+    def heard(self, runs: Sequence[RunId], epoch: EpochId) -> None:
+        """Mark what the broker has heard of; skips what somebody is changing."""
+        if runs:
+            with self._database.hot() as sql:
+                sql.heard(sorted(set(runs)), epoch)
+
+
+def _run(new: NewRun, row: RunRow, made: Inserted) -> Run:
+    return Run(
+        id=new.id,
+        session_id=new.session_id,
+        workspace_id=new.workspace_id,
+        position=row.position,
+        run_class=new.run_class,
+        status=RunStatus.QUEUED,
+        input=new.input,
+        created_at=made.created_at,
+        queued_at=made.created_at,
+        deferred=made.due_in is not None,
+        due_at=made.due_at,
+        max_retries=new.max_retries,
+        timeout=new.timeout,
+        deadline_at=new.deadline_at,
+        parent_run_id=new.parent_run_id,
+        metadata=dict(new.metadata),
+    )
+
+
+def _key_conflict(key: str) -> Conflict:
+    return Conflict(f"the idempotency key '{key}' was used for another request", code="idempotency_conflict")
+
+
+def _is_key_conflict(answer: object) -> bool:
+    return isinstance(answer, Conflict) and answer.code == "idempotency_conflict"

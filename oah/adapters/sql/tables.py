@@ -1,0 +1,263 @@
+"""The tables. Names and meanings are those of the design; what only one dialect can do is said with its prefix.
+
+No update of a run can be a heap-only one (its status stands in the predicates of the partial indexes), so only the
+sessions, the owner rows and the counters leave room on their pages.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    text,
+)
+
+from oah.adapters.sql.columns import Json, Moment
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+QUEUED = "status = 'queued'"
+ELIGIBLE = "status = 'queued' AND NOT deferred"
+ACTIVE = "status IN ('running', 'waiting_tool')"
+
+workspaces = Table(
+    "workspaces",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("weight", Integer, nullable=False, server_default="1"),
+    Column("max_active_runs", Integer),
+    Column("max_queued_runs", Integer),
+    Column("created_at", Moment, nullable=False),
+)
+
+# How many runs of a workspace are queued, in parts: each process adds to a part of its own, so that a submit and a
+# start of one workspace do not wait for each other's commit. The sum is the figure; reconcile recomputes it.
+workspace_counters = Table(
+    "workspace_counters",
+    metadata,
+    Column("workspace_id", Text, nullable=False),
+    Column("part", SmallInteger, nullable=False),
+    Column("queued", BigInteger, nullable=False, server_default="0"),
+    PrimaryKeyConstraint("workspace_id", "part"),
+    postgresql_with={"fillfactor": "50"},
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("workspace_id", Text, ForeignKey("workspaces.id"), nullable=False),
+    Column("pool", Text, nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("state", Text, nullable=False, server_default="open"),
+    Column("next_position", BigInteger, nullable=False, server_default="1"),
+    Column("event_seq", BigInteger, nullable=False, server_default="0"),
+    Column("queued_count", Integer, nullable=False, server_default="0"),
+    # Reason → microseconds since the epoch at which it ends by itself, or null. "held" is derived: 1 while any stands.
+    Column("holds", Json, nullable=False, server_default="{}"),
+    Column("held", SmallInteger, nullable=False, server_default="0"),
+    Column("session_ref", Text),
+    Column("cwd", Text),
+    Column("env", Json, nullable=False, server_default="{}"),
+    Column("title", Text),
+    Column("labels", Json, nullable=False, server_default="{}"),
+    Column("metadata", Json, nullable=False, server_default="{}"),
+    Column("created_at", Moment, nullable=False),
+    Column("closed_at", Moment),
+    Index("ix_sessions_workspace_id_created_at", "workspace_id", "created_at", "id"),
+    postgresql_with={"fillfactor": "60"},
+)
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("session_id", Text, ForeignKey("sessions.id"), nullable=False),
+    Column("workspace_id", Text, nullable=False),
+    Column("parent_run_id", Text),
+    Column("position", BigInteger, nullable=False),
+    Column("class", Text, nullable=False),
+    Column("input", Text, nullable=False),
+    Column("metadata", Json, nullable=False, server_default="{}"),
+    Column("status", Text, nullable=False),
+    Column("deferred", Boolean, nullable=False, server_default=text("false")),
+    Column("due_at", Moment),
+    # The epoch under which the broker has heard of the run; '' = of none. This is the outbox of runs.
+    Column("dispatched_epoch", Text, nullable=False, server_default=""),
+    Column("attempt", Integer, nullable=False, server_default="0"),
+    # Why the next start happens; run_attempts gets it.
+    Column("queued_reason", Text, nullable=False, server_default="first"),
+    Column("claim_token", Text),
+    Column("worker_id", Text),
+    Column("recovery_attempts", Integer, nullable=False, server_default="0"),
+    Column("failed_attempts", Integer, nullable=False, server_default="0"),
+    Column("max_retries", Integer, nullable=False, server_default="0"),
+    Column("timeout_ms", BigInteger),
+    Column("deadline_at", Moment),
+    Column("cancel_requested_at", Moment),
+    Column("cancel_requested_by", Text),
+    Column("result", Text),
+    Column("result_blob", Text),
+    Column("exit_code", Integer),
+    Column("error_code", Text),
+    Column("error_message", Text),
+    Column("recovery", Json),
+    Column("recovery_state", Text),
+    Column("note", Text),
+    Column("created_at", Moment, nullable=False),
+    Column("queued_at", Moment, nullable=False),
+    Column("started_at", Moment),
+    Column("ended_at", Moment),
+)
+Index("ux_runs_active", runs.c.session_id, unique=True, postgresql_where=text(ACTIVE), sqlite_where=text(ACTIVE))
+Index(
+    "ix_runs_eligible",
+    runs.c.session_id,
+    runs.c.position,
+    postgresql_where=text(ELIGIBLE),
+    sqlite_where=text(ELIGIBLE),
+)
+# Serves the probe "does a run of this class wait" and the walk over sessions with queued runs.
+Index(
+    "ix_runs_waiting",
+    runs.c.session_id,
+    runs.c["class"],
+    runs.c.deferred,
+    postgresql_where=text(QUEUED),
+    sqlite_where=text(QUEUED),
+)
+Index(
+    "ix_runs_dispatched",
+    runs.c.dispatched_epoch,
+    runs.c.created_at,
+    postgresql_where=text(QUEUED),
+    sqlite_where=text(QUEUED),
+)
+# Runs that wait for their time: small, walked by rehydrate and reconcile.
+Index(
+    "ix_runs_deferred",
+    runs.c.id,
+    postgresql_where=text("status = 'queued' AND deferred"),
+    sqlite_where=text("status = 'queued' AND deferred"),
+)
+Index("ix_runs_session_id_position", runs.c.session_id, runs.c.position)
+Index("ix_runs_workspace_id_created_at", runs.c.workspace_id, runs.c.created_at, runs.c.id)
+Index("ix_runs_workspace_id_status", runs.c.workspace_id, runs.c.status)
+
+run_attempts = Table(
+    "run_attempts",
+    metadata,
+    Column("run_id", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("worker_id", Text, nullable=False),
+    Column("claim_token", Text, nullable=False),
+    Column("agent", Text),
+    Column("home", Text),
+    Column("recording_blob", Text),
+    Column("started_at", Moment, nullable=False),
+    Column("ended_at", Moment),
+    Column("outcome", Text),
+    PrimaryKeyConstraint("run_id", "attempt"),
+    postgresql_with={"fillfactor": "70"},
+)
+
+# Narrow on purpose: the mark rewrites every row of a worker each few seconds. seen_at stands in no index.
+session_owners = Table(
+    "session_owners",
+    metadata,
+    Column("session_id", Text, primary_key=True),
+    Column("worker_id", Text, nullable=False),
+    Column("claim_token", Text, nullable=False),
+    Column("parked", Boolean, nullable=False, server_default=text("false")),
+    Column("seen_at", Moment, nullable=False),
+    Index("ix_session_owners_worker_id", "worker_id"),
+    postgresql_with={"fillfactor": "50"},
+)
+
+run_events = Table(
+    "run_events",
+    metadata,
+    Column("session_id", Text, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("run_id", Text),
+    Column("attempt", Integer, nullable=False, server_default="0"),
+    Column("type", Text, nullable=False),
+    Column("data", Json, nullable=False, server_default="{}"),
+    Column("at", Moment, nullable=False),
+    PrimaryKeyConstraint("session_id", "number"),
+    Index("ix_run_events_run_id_number", "run_id", "number"),
+)
+
+run_steps = Table(
+    "run_steps",
+    metadata,
+    Column("run_id", Text, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("data", Json, nullable=False, server_default="{}"),
+    Column("at", Moment, nullable=False),
+    PrimaryKeyConstraint("run_id", "number"),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("workspace_id", Text, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("request_hash", Text, nullable=False),
+    Column("run_id", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    PrimaryKeyConstraint("workspace_id", "key"),
+    Index("ix_idempotency_keys_created_at", "created_at"),
+)
+
+dispatch_epochs = Table(
+    "dispatch_epochs",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("id", Text, nullable=False, unique=True),
+    Column("created_at", Moment, nullable=False),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("started_at", Moment, nullable=False),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", Text, primary_key=True),
+    # sha256 of the secret, hexadecimal; the secret itself is shown once and stored nowhere.
+    Column("digest", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("workspace_id", Text, ForeignKey("workspaces.id")),
+    Column("scopes", Json, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("expires_at", Moment),
+    Column("revoked_at", Moment),
+)

@@ -1,0 +1,3 @@
+"""Fixtures are modules in tests/support; this file only lists them."""
+
+pytest_plugins = ["tests.support.servers_redis", "tests.support.servers_sql"]
