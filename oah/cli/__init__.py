@@ -1,2 +1,2 @@
-"""The click commands. They talk to the API through oah.client; only `--direct` repairs and process entries use
-bootstrap."""
+"""The click commands. They talk to the API through oah.client; only `--direct` and the long-lived processes open the
+stores themselves."""

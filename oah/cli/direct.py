@@ -22,9 +22,10 @@ direct_option = click.option("--direct", is_flag=True, help="Speak to database a
 @contextmanager
 def direct_store(settings: Settings) -> Iterator[Store]:
     """The database. Raises Unavailable."""
-    from oah.bootstrap import open_database
+    from oah.adapters.sql.store import open_store
 
-    store = open_database(settings)
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    store = open_store(settings.database)
     try:
         yield store
     finally:
@@ -39,9 +40,11 @@ def direct_broker(settings: Settings) -> Iterator[Broker]:
             "memory:// lives inside the API's process and cannot be reached from here",
             hint="set OAH_REDIS_URL to what the API uses (oah up: embedded://), or leave --direct out",
         )
-    from oah.bootstrap import open_broker
+    from oah.adapters.embedded.open import open_server
+    from oah.adapters.redis.connect import open_broker
 
-    broker = open_broker(settings)
+    server = open_server(settings.broker, data_dir=settings.data_dir, binary=settings.redis.server)
+    broker = open_broker(settings.broker, server=server)
     try:
         yield broker
     finally:

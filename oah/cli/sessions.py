@@ -8,7 +8,7 @@ import click
 
 from oah.cli.arguments import PAIR, given, limit_option, workspace_option
 from oah.cli.connection import Connection, pass_connection
-from oah.cli.output import age, emit_json, field, json_option, listing, showing
+from oah.cli.output import Document, age, emit_json, field, json_option, listing, showing
 
 _COLUMNS = (
     ("SESSION", field("id")),
@@ -16,7 +16,7 @@ _COLUMNS = (
     ("POOL", field("pool")),
     ("STATE", field("state")),
     ("QUEUED", field("queued_count")),
-    ("HELD", lambda item: sorted(item.get("holds") or ())),
+    ("HELD", lambda item: ",".join(_holds(item))),
     ("AGE", lambda item: age(item.get("created_at"))),
     ("TITLE", field("title")),
 )
@@ -124,5 +124,10 @@ def _report(item: Any, *, as_json: bool) -> None:
     if as_json:
         emit_json(item)
         return
-    holds = sorted(item.get("holds") or ())
+    holds = _holds(item)
     click.echo(f"{item['id']} {item['state']}{' held: ' + ', '.join(holds) if holds else ''}")
+
+
+def _holds(item: Document) -> list[str]:
+    """Why no run of the session may start."""
+    return [str(hold["reason"]) for hold in item.get("holds") or ()]

@@ -12,11 +12,10 @@ from tests.support.source import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "commands.md"
 BEGIN, END = "<!-- commands -->\n", "<!-- end -->\n"
-HEAD = """\
-| command | does |
-|---|---|
-| `oah-api`, `oah-worker`, `oah-controller` | the three processes; the same as `oah api`, `oah worker run`, `oah controller run` |
-"""
+HEAD = (
+    "| command | does |\n|---|---|\n| `oah-api`, `oah-worker`, `oah-controller` | the three processes; "
+    "the same as `oah api`, `oah worker run`, `oah controller run` |\n"
+)
 EVERYWHERE = {"--json", "--help", "--limit", "--workspace"}
 """Options that many commands share; the page names them once."""
 

@@ -150,7 +150,13 @@ def test_closing_a_busy_session_is_a_conflict(call: Oah) -> None:
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])
 def test_pause_and_resume(call: Oah, verb: str) -> None:
-    routes = {f"POST /v1/sessions/ses_1/{verb}": {"id": "ses_1", "state": "open", "holds": {"paused": None}}}
+    routes = {
+        f"POST /v1/sessions/ses_1/{verb}": {
+            "id": "ses_1",
+            "state": "open",
+            "holds": [{"reason": "paused", "until": None}],
+        }
+    }
     result, _ = call("session", verb, "ses_1", routes=routes)
     assert (result.exit_code, result.stdout) == (0, "ses_1 open held: paused\n")
 
