@@ -13,7 +13,7 @@ RUN_OK := $(VENV)/.installed-run
 DEV_OK := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench clean
+.PHONY: help setup demo test lint format reference bench clean
 
 help: ## This list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -51,6 +51,10 @@ lint: $(DEV_OK) ## ruff, mypy --strict, import contracts
 format: $(DEV_OK) ## Let ruff fix and format
 	@$(VENV)/bin/ruff check --fix
 	@$(VENV)/bin/ruff format
+
+reference: $(DEV_OK) ## Write the tables of docs/reference that come from the code
+	@$(VENV)/bin/python -m tests.support.commands_page
+	@$(VENV)/bin/python -m tests.support.reference_pages
 
 bench: $(DEV_OK) ## Benchmarks; JSON on standard output
 	@$(BENCH)

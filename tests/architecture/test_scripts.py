@@ -6,7 +6,7 @@ import pytest
 
 from oah.adapters.redis.keys import KEYS
 from oah.adapters.redis.scripts import load
-from tests.support.source import PACKAGE, ROOT, files, name
+from tests.support.source import PACKAGE, files, name
 
 LUA = PACKAGE / "adapters" / "redis" / "lua"
 SCRIPTS = [path for path in files(".lua", under=LUA) if path.parent == LUA]
@@ -59,11 +59,3 @@ def test_no_script_walks_a_backlog(path) -> None:
 def test_every_key_has_one_healer() -> None:
     assert all(key.healer and key.meaning for key in KEYS)
     assert len({key.pattern for key in KEYS}) == len(KEYS)
-
-
-def test_the_reference_lists_every_key_and_script() -> None:
-    page = (ROOT / "docs" / "reference" / "protocol.md").read_text()
-    assert set(re.findall(r"^\| `([a-z:{}_]+)` \| (?:string|hash|list|set|zset|any|channel) ", page, flags=re.M)) == {
-        key.pattern for key in KEYS
-    }
-    assert set(re.findall(r"^\| `([a-z_]+)` \| (?:yes|no) ", page, flags=re.M)) == {path.stem for path in SCRIPTS}
