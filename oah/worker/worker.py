@@ -141,6 +141,7 @@ class Worker(ThreadComponent):
 
     def run(self) -> None:
         """Prepare, serve until ``stop``, drain."""
+        self.serving()
         self._prepare()
         if self.stopping.is_set():
             self._context.agent_host.stop()
@@ -151,7 +152,6 @@ class Worker(ThreadComponent):
             part.watch(self._part_ended)
             part.start()
         self._phase = WorkerState.IDLE
-        self.serving()
         log.info("worker %s serves %s", self.id, ", ".join(map(str, self._context.lanes)))
         while not self.stopping.wait(BEAT) and self._crash is None:
             self._vigil.beat()
