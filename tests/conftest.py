@@ -1,3 +1,8 @@
 """Fixtures are modules in tests/support; this file only lists them."""
 
-pytest_plugins = ["tests.support.servers_redis", "tests.support.servers_sql"]
+pytest_plugins = [
+    "tests.support.servers_redis",
+    "tests.support.servers_sql",
+    "tests.support.broker_desk",
+    "tests.support.worlds",
+]
