@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oah.adapters.redis import keys
+from tests.support.broker_audit import shift_time
 
 Content = dict[bytes, tuple[str, Any]]
 
@@ -27,20 +27,7 @@ class RedisBehind:
 
     def age(self, ms: int) -> None:
         """Every moment that is stamped lies `ms` earlier."""
-        for zset in (keys.LEASES.at(), keys.DUE.at(), keys.HELD.at(), *self.client.keys("oah:{0}:ready:since:*")):
-            for member, score in self.client.zrange(zset, 0, -1, withscores=True):
-                if score not in (float("inf"), float("-inf")):
-                    self.client.zadd(zset, {member: score - ms})
-        self._age_fields(keys.EPOCH.at(), ("opened_at", "ticked_at"), ms)
-        for session in self.client.keys("oah:{0}:session:*"):
-            if not session.endswith(b":queue"):
-                self._age_fields(session, ("until",), ms)
-
-    def _age_fields(self, key: Any, names: tuple[str, ...], ms: int) -> None:
-        for name in names:
-            value = self.client.hget(key, name)
-            if value:
-                self.client.hset(key, name, str(int(float(value)) - ms))
+        shift_time(self.client, ms)
 
     def snapshot(self) -> Content:
         """All there is."""
@@ -72,16 +59,6 @@ class RedisBehind:
                     self.client.rpush(key, *value)
                 case "zset":
                     self.client.zadd(key, dict(value))
-
-    def ready_sets(self) -> dict[str, list[str]]:
-        """Session → the ready sets that name it."""
-        found: dict[str, list[str]] = {}
-        for key in self.client.keys("oah:{0}:ready:*"):
-            if b":ready:since:" in key:
-                continue
-            for member in self.client.zrange(key, 0, -1):
-                found.setdefault(member.decode(), []).append(key.decode())
-        return found
 
 
 AGED = {
