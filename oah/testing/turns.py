@@ -1,0 +1,34 @@
+"""For tests that drive an agent without a worker."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+
+class HeldTurn:
+    """ports.agent.TurnControl: collects progress, can be cancelled from another thread, at once or as soon as a text
+    was seen."""
+
+    def __init__(self, *, cancel_when: str | None = None) -> None:
+        self._cancel = threading.Event()
+        self._when = cancel_when
+        self.shown: list[str] = []
+
+    def cancel(self) -> None:
+        self._cancel.set()
+
+    def cancel_requested(self) -> bool:
+        return self._cancel.is_set()
+
+    def on_output(self, text: str) -> None:
+        self.shown.append(text)
+        if self._when is not None and self._when in self.text:
+            self._cancel.set()
+
+    @property
+    def text(self) -> str:
+        return "".join(self.shown)
+
+    def wait_cancelled(self, timeout: timedelta) -> bool:
+        return self._cancel.wait(timeout.total_seconds())
