@@ -5,4 +5,5 @@ pytest_plugins = [
     "tests.support.servers_sql",
     "tests.support.broker_desk",
     "tests.support.worlds",
+    "tests.support.api",
 ]

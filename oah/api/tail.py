@@ -7,8 +7,10 @@ the second makes it certain. A stream that nobody feeds costs one probe of an in
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import islice
 
 from oah.core.model.event import Event
 from oah.core.model.ids import SessionId
@@ -20,6 +22,8 @@ from oah.runtime.component import ThreadComponent
 
 EVERY = timedelta(seconds=1)
 AT_ONCE = 1_000
+SESSIONS_AT_ONCE = 2_000
+"""Two parameters each: well below what either database takes in a statement."""
 
 Deliver = Callable[[Sequence[Event]], None]
 
@@ -68,16 +72,26 @@ class Tailer(ThreadComponent):
     def _read(self, hinted: dict[SessionId, int] | None) -> None:
         wanted = self._wanted(hinted)
         while wanted and not self.stopping.is_set():
+            part = dict(islice(wanted.items(), SESSIONS_AT_ONCE))
+            for session_id in part:
+                del wanted[session_id]
             try:
-                events = self._store.events_since(wanted, limit=AT_ONCE)
+                wanted |= self._read_part(part)
             except Unavailable:
                 return
-            if events:
-                self._advance(events)
-                self._deliver(events)
-            if len(events) < AT_ONCE:
-                return
-            wanted = self._wanted(hinted)
+
+    def _read_part(self, cursors: dict[SessionId, int]) -> dict[SessionId, int]:
+        """One statement; the cursors of sessions that may have more, having got all of their share."""
+        events = self._store.events_since(cursors, limit=AT_ONCE)
+        if not events:
+            return {}
+        self._advance(events)
+        self._deliver(events)
+        share = max(1, AT_ONCE // len(cursors))
+        got = Counter(event.session_id for event in events)
+        full = [session_id for session_id, count in got.items() if count >= share or len(events) >= AT_ONCE]
+        with self._lock:
+            return {session_id: self._cursors[session_id] for session_id in full if session_id in self._cursors}
 
     def _wanted(self, hinted: dict[SessionId, int] | None) -> dict[SessionId, int]:
         with self._lock:

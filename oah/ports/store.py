@@ -517,7 +517,8 @@ class CatalogStore(Protocol):
     def annotate_run(self, run_id: RunId, workspace_id: WorkspaceId | None, note: str) -> Run: ...
     def events(self, session_id: SessionId, *, after: int, limit: int, run_id: RunId | None = None) -> list[Event]: ...
     def events_since(self, cursors: Mapping[SessionId, int], *, limit: int) -> list[Event]:
-        """For a tailer: events of many sessions after their cursors, in one statement."""
+        """For a tailer: events of many sessions after their cursors, in one statement, each session's in order. A
+        session gets at least its share, ``limit // len(cursors)``, if it has that many."""
         ...
 
     def command_worker(self, worker_id: WorkerId, kind: CommandKind, *, by: str) -> None:
