@@ -41,7 +41,6 @@ class SettleRuns:
         try:
             replies = self.store.settle(batch)
         except InDoubt:
-            self.telemetry.count("oah_sql_errors_total", kind="in_doubt")
             replies = self.store.settle_outcome(batch)
             self._merge(batch, replies, self._open(replies), self.store.settle)
         if repeated:

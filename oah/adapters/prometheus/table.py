@@ -179,10 +179,15 @@ _EDGES = (
     _counter(
         "oah_sql_errors_total",
         "Transactions that the database did not commit well",
-        kind=_of("timeout", "connection", "busy", "conflict", "data", "in_doubt", "other"),
+        kind=_of("unavailable", "in_doubt", "broken"),
     ),
     _histogram("oah_script_seconds", "Redis scripts, as the caller waits for them", _CALLS, script=None),
-    _histogram("oah_sql_seconds", "Transactions, as the caller waits for them", _CALLS, work=None),
+    _histogram(
+        "oah_sql_seconds",
+        "Transactions, as the caller waits for them",
+        _CALLS,
+        work=_of("hot", "write", "read", "mark"),
+    ),
     _histogram("oah_batch_size", "Members of a batch of store work", (1, 2, 4, 8, 16, 32, 64, 128), work=None),
 )
 

@@ -9,6 +9,7 @@ from oah.adapters.sql.database import Database
 from oah.adapters.sql.events import Events
 from oah.adapters.sql.executions import Executions
 from oah.adapters.sql.keys import Keys
+from oah.adapters.sql.measured import MeasuredDatabase
 from oah.adapters.sql.migrate import migrate
 from oah.adapters.sql.postgres.database import PostgresDatabase
 from oah.adapters.sql.runs import Runs
@@ -52,7 +53,8 @@ def open_store(url: str, *, telemetry: Telemetry | None = None, pool: int = 8) -
 
     ``pool``: the most connections of a kind; further callers wait. Raises InvalidRequest for an address it cannot use.
     """
-    return SqlStore(_database(url, pool), telemetry or NullTelemetry())
+    telemetry = telemetry or NullTelemetry()
+    return SqlStore(MeasuredDatabase(_database(url, pool), telemetry), telemetry)
 
 
 def _database(url: str, pool: int) -> Database:
