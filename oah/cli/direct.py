@@ -22,10 +22,10 @@ direct_option = click.option("--direct", is_flag=True, help="Speak to database a
 @contextmanager
 def direct_store(settings: Settings) -> Iterator[Store]:
     """The database. Raises Unavailable."""
-    from oah.adapters.sql.store import open_store
+    from oah.bootstrap import open_database
 
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    store = open_store(settings.database)
+    store = open_database(settings)
     try:
         yield store
     finally:
@@ -40,11 +40,9 @@ def direct_broker(settings: Settings) -> Iterator[Broker]:
             "memory:// lives inside the API's process and cannot be reached from here",
             hint="set OAH_REDIS_URL to what the API uses (oah up: embedded://), or leave --direct out",
         )
-    from oah.adapters.embedded.open import open_server
-    from oah.adapters.redis.connect import open_broker
+    from oah.bootstrap import open_broker
 
-    server = open_server(settings.broker, data_dir=settings.data_dir, binary=settings.redis.server)
-    broker = open_broker(settings.broker, server=server)
+    broker = open_broker(settings)
     try:
         yield broker
     finally:

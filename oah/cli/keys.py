@@ -115,7 +115,7 @@ def _create_directly(
     workspace: str | None = None,
     expires_at: datetime | None = None,
 ) -> dict[str, Any]:
-    from oah.adapters.system.ids import SystemIds
+    from oah.bootstrap import system_ids
     from oah.core.model.ids import WorkspaceId
     from oah.core.model.workspace import DEFAULT_WORKSPACE, Scope
     from oah.services import keys
@@ -124,7 +124,7 @@ def _create_directly(
     place = WorkspaceId(workspace) if workspace else None if Scope.ADMIN in wanted else DEFAULT_WORKSPACE
     with direct_store(settings) as store:
         store.migrate()
-        made = keys.create(store, SystemIds(), name=name, workspace_id=place, scopes=wanted, expires_at=expires_at)
+        made = keys.create(store, system_ids(), name=name, workspace_id=place, scopes=wanted, expires_at=expires_at)
     return {**_document(made.key), "secret": made.secret}
 
 

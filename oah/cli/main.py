@@ -15,13 +15,14 @@ from oah.cli.configuration import config
 from oah.cli.connection import Connection, pass_connection
 from oah.cli.controllers import controller as controller_group
 from oah.cli.database import db
+from oah.cli.direct import direct_option
 from oah.cli.doctor import doctor
 from oah.cli.failures import OneLineErrors
 from oah.cli.keys import key
 from oah.cli.output import json_option
 from oah.cli.processes import api_run, controller_run, worker_run
 from oah.cli.queue import queue
-from oah.cli.runs import requeue_one, run
+from oah.cli.runs import requeue_directly, requeue_one, run
 from oah.cli.sessions import session
 from oah.cli.top import top
 from oah.cli.up import up
@@ -48,11 +49,15 @@ def oah(ctx: click.Context, /, *, url: str | None) -> None:
 
 @click.command()
 @click.argument("run_id", metavar="RUN")
+@direct_option
 @json_option
 @pass_connection
-def requeue(connection: Connection, /, run_id: str, *, as_json: bool) -> None:
+def requeue(connection: Connection, /, run_id: str, *, direct: bool, as_json: bool) -> None:
     """Put an ended run back to queued."""
-    requeue_one(connection, run_id, as_json=as_json)
+    if direct:
+        requeue_directly(connection.settings, run_id, as_json=as_json)
+    else:
+        requeue_one(connection, run_id, as_json=as_json)
 
 
 @click.command()

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oah.cli.arguments import DURATION, given, limit_option, read_text, workspace_option
-from oah.cli.connection import Connection, pass_connection
+from oah.cli.connection import Connection, actor, pass_connection
+from oah.cli.direct import direct_store
 from oah.cli.failures import Exit, complain
 from oah.cli.output import Document, age, cell, emit_json, field, json_option, listing, showing, write_text
 
 if TYPE_CHECKING:
     from oah.client import Client, Event
+    from oah.settings import Settings
 
 STATUSES = ("queued", "running", "waiting_tool", "completed", "failed", "cancelled", "timed_out")
 TERMINAL = frozenset({"completed", "failed", "cancelled", "timed_out"})
@@ -252,6 +254,15 @@ def cancel(connection: Connection, /, run_id: str, *, as_json: bool) -> None:
 def requeue_one(connection: Connection, run_id: str, *, as_json: bool) -> None:
     """What ``oah run requeue`` and ``oah requeue`` both do."""
     _report(connection.client.requeue(run_id), as_json=as_json)
+
+
+def requeue_directly(settings: Settings, run_id: str, *, as_json: bool) -> None:
+    """``oah requeue --direct``: committed in SQL; the leader's relay lets the broker hear of it."""
+    from oah.core.model.ids import RunId
+
+    with direct_store(settings) as store:
+        accepted = store.requeue(RunId(run_id), None, by=actor())
+    _report({"id": str(accepted.run.id), "status": str(accepted.run.status)}, as_json=as_json)
 
 
 @run.command()
