@@ -134,6 +134,7 @@ class Attempts:
         except Exception as error:
             log.exception("run %s", run.id)
             result = TurnResult(status=TurnStatus.FAILED, error_code="agent_error", error_message=repr(error))
+        self._count_cuts(result)
         if not self._table.ending(fence.session_id, fence.token):
             agent.close(CLOSE_GRACE)
             return None
@@ -141,6 +142,12 @@ class Attempts:
         if not keep and not (result.tree_empty or agent.close(CLOSE_GRACE)):
             return self._unkillable(assignment, begun, kind)
         return self._ending(assignment, result, agent if keep else None, kind, begun)
+
+    def _count_cuts(self, result: TurnResult) -> None:
+        if result.dropped_bytes:
+            self._context.telemetry.count("oah_output_truncated_total", what="buffer")
+        if result.output_blob is not None:
+            self._context.telemetry.count("oah_output_truncated_total", what="result")
 
     def _ending(
         self, assignment: Assignment, result: TurnResult, agent: Agent | None, kind: str, begun: float

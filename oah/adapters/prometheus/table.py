@@ -87,7 +87,7 @@ _RUNS = (
     _counter(
         "oah_output_truncated_total",
         "Output cut at its bound",
-        what=_of("recording", "events", "result", "buffer"),
+        what=_of("buffer", "result"),
     ),
 )
 
