@@ -6,4 +6,5 @@ pytest_plugins = [
     "tests.support.broker_desk",
     "tests.support.worlds",
     "tests.support.api",
+    "tests.support.fleets",
 ]

@@ -247,7 +247,7 @@ class Fleet:
 
     def stop(self, *, grace: float, hurry: Callable[[], bool] = lambda: False, every: float = 0.05) -> list[str]:
         """End all: SIGTERM and up to ``grace`` seconds; then (or when ``hurry`` says so) SIGTERM again, and SIGKILL
-        two seconds later. Returns the names of those that had to be killed."""
+        two seconds later. Then the private server, if nobody else uses it. Returns who had to be killed."""
         self.terminate()
         deadline = self._clock() + grace
         while self.running() and self._clock() < deadline and not hurry():
@@ -263,6 +263,10 @@ class Fleet:
         for child in self._children.values():
             child.wait(5)
             child.close()
+        if self.plan.redis_url.startswith(EMBEDDED_URL):
+            from oah.adapters.embedded.private import end_unused
+
+            end_unused(self.plan.data_dir)
         return stubborn
 
 

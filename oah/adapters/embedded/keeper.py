@@ -73,11 +73,12 @@ def _watch(path: str, idle: float, server: subprocess.Popen[bytes] | None) -> No
         if found != 0:
             last = time.monotonic()
         elif time.monotonic() - last >= idle:
-            _end(path)
+            end(path)
             return
 
 
-def _end(path: str) -> None:
+def end(path: str) -> None:
+    """End the server there; nothing when there is none."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(5)

@@ -1,0 +1,194 @@
+"""`oah up` as a person uses it: one terminal that runs everything, another that gives work, Ctrl-C."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from oah.cli.fleet import free_port
+from tests.support import eventually
+
+pytestmark = pytest.mark.process
+
+OAH = [sys.executable, "-c", "from oah.cli.main import main; main()"]
+
+
+class Up:
+    """`oah up` in a session of its own, as a terminal would have it, and its lines."""
+
+    def __init__(self, data_dir: Path, *args: str, env: dict[str, str] | None = None) -> None:
+        self.data_dir = data_dir
+        self.port = free_port()
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith("OAH_")}
+        self.env |= {"OAH_CONTROLLER__PORT": "0", "OAH_WORKER__PORT": "0", "OAH_LEASE_SECONDS": "6", **(env or {})}
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [*OAH, "up", "--data-dir", str(data_dir), "--port", str(self.port), *args],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self.env,
+            cwd=data_dir.parent,
+            start_new_session=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def said(self, words: str) -> bool:
+        return any(words in line for line in self.lines)
+
+    def wait_for(self, words: str, within: float = 60) -> None:
+        def probe() -> bool:
+            assert self.process.poll() is None or self.said(words), "\n".join(self.lines)
+            return self.said(words)
+
+        try:
+            eventually(probe, within=within, what=f"{words!r} in the output")
+        except AssertionError as error:
+            raise AssertionError("\n".join(["output:", *self.lines[-60:]])) from error
+
+    def oah(self, *args: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        """A command in another terminal on this machine."""
+        env = {**self.env, "OAH_API_URL": f"http://127.0.0.1:{self.port}", "OAH_DATA_DIR": str(self.data_dir)}
+        return subprocess.run([*OAH, *args], capture_output=True, text=True, env=env, timeout=timeout, check=False)
+
+    def descendants(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def child(self, *words: str) -> psutil.Process | None:
+        """The direct child whose command line ends with these words."""
+        for process in psutil.Process(self.process.pid).children():
+            if tuple(process.cmdline()[-len(words) :]) == words:
+                return process
+        return None
+
+    def ctrl_c(self) -> None:
+        """What a terminal does: SIGINT to everybody in the foreground group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+
+Start = Callable[..., Up]
+
+
+@pytest.fixture
+def start(short_tmp: Path) -> Iterator[Start]:
+    started: list[Up] = []
+
+    def begin(*args: str, env: dict[str, str] | None = None) -> Up:
+        up = Up(short_tmp / "d", *args, env=env)
+        started.append(up)
+        return up
+
+    yield begin
+    for up in started:
+        left = up.descendants() if up.process.poll() is None else []
+        if up.process.poll() is None:
+            up.process.kill()
+            up.process.wait(10)
+        for process in left:
+            if process.is_running():
+                process.kill()
+
+
+def _gone(processes: list[psutil.Process]) -> bool:
+    return not [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def _mentioning(data_dir: Path) -> list[str]:
+    """Command lines of processes that have to do with this directory: server, keeper, strays."""
+    lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if str(data_dir) in line]
+
+
+def test_everything_in_one_terminal_and_nothing_left_after_ctrl_c(start: Start) -> None:
+    up = start("--workers", "2", "--slots", "2")
+    up.wait_for("ready: http://127.0.0.1:")
+    session = up.oah("session", "create", "--agent", "shell")
+    assert session.returncode == 0, session.stderr
+    done = up.oah("run", "submit", session.stdout.strip(), "echo hello from $((40 + 2))", "--wait")
+    assert (done.returncode, done.stdout) == (0, "hello from 42\n"), done.stderr
+    eventually(lambda: up.oah("worker", "list").stdout.count("worker-") == 2, within=30, what="two workers")
+    assert up.oah("doctor").returncode == 0
+    assert (up.data_dir / "admin.key").stat().st_mode & 0o777 == 0o600
+    before = up.descendants()
+    assert len(before) >= 4
+    up.ctrl_c()
+    assert up.process.wait(30) == 0, "\n".join(up.lines[-40:])
+    eventually(lambda: _gone(before), within=15, what="all processes gone")
+    eventually(lambda: not _mentioning(up.data_dir), within=15, what="the private server and its keeper are gone")
+    assert up.said("stopped")
+    assert not up.said("had to be killed")
+
+
+def test_a_crashed_worker_is_started_again_and_told(start: Start) -> None:
+    up = start("--workers", "1")
+    up.wait_for("ready: ")
+    eventually(lambda: up.oah("worker", "list").stdout.count("worker-") == 1, within=30, what="the worker reports")
+    worker = up.child("worker", "run", "--name", "worker-1")
+    assert worker is not None
+    worker.kill()
+    up.wait_for("worker-1 ended with SIGKILL")
+    again = eventually(lambda: up.child("worker", "run", "--name", "worker-1"), within=15)
+    assert again.pid != worker.pid
+    session = up.oah("session", "create", "--agent", "shell").stdout.strip()
+    assert up.oah("run", "submit", session, "echo back", "--wait").stdout == "back\n"
+    up.ctrl_c()
+    assert up.process.wait(30) == 0
+
+
+def test_the_second_ctrl_c_does_not_wait_for_a_long_run(start: Start) -> None:
+    up = start("--workers", "1", env={"OAH_WORKER__DRAIN_GRACE_SECONDS": "300"})
+    up.wait_for("ready: ")
+    session = up.oah("session", "create", "--agent", "shell").stdout.strip()
+    run = up.oah("run", "submit", session, "sleep 280").stdout.strip()
+    eventually(lambda: "running" in up.oah("run", "show", run).stdout, within=30, what="the run runs")
+    before = up.descendants()
+    up.ctrl_c()
+    up.wait_for("stopping: ")
+    with pytest.raises(subprocess.TimeoutExpired):
+        up.process.wait(2)
+    up.ctrl_c()
+    assert up.process.wait(30) == 0
+    eventually(lambda: _gone(before), within=15, what="all processes gone, agents too")
+
+
+def test_children_end_when_the_parent_is_killed(start: Start) -> None:
+    up = start("--workers", "1")
+    up.wait_for("ready: ")
+    children = psutil.Process(up.process.pid).children()
+    assert len(children) == 3
+    up.process.kill()
+    eventually(lambda: _gone(children), within=30, what="api, controller and worker end by themselves")
+
+
+def test_a_port_that_is_taken_is_said_at_once(short_tmp: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [*OAH, "up", "--data-dir", str(short_tmp / "d"), "--port", port], capture_output=True, text=True, timeout=30,
+            check=False,
+        )  # fmt: skip
+    assert done.returncode == 4
+    assert done.stderr.startswith("error: cannot listen on")
+    assert done.stderr.count("\n") == 1
+
+
+def test_what_does_not_come_up_is_given_up(start: Start, short_tmp: Path) -> None:
+    up = start(env={"OAH_DATABASE_URL": "mysql://nonsense"})
+    assert up.process.wait(60) == 5
+    assert up.said("does not come up")
