@@ -10,357 +10,81 @@ database's clock; ages cross as durations (invariant I7).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from oah.core.model.event import Event
 from oah.core.model.ids import ClaimToken, EpochId, KeyId, RunId, SessionId, WorkerId, WorkspaceId
-from oah.core.model.lane import Lane
 from oah.core.model.run import (
     Attempt,
-    Outcome,
-    ReadyClass,
-    RecoveryState,
     Run,
-    RunClass,
-    RunStatus,
-    StartReason,
 )
 from oah.core.model.session import HoldReason, Session, SessionState
 from oah.core.model.workspace import ApiKey, Scope, Workspace
 from oah.errors import RequestError
-
-T = TypeVar("T")
-
-# --- submit ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class NewRun:
-    """One run to accept. ``request_hash`` identifies the body under an idempotency key."""
-
-    id: RunId
-    workspace_id: WorkspaceId
-    session_id: SessionId
-    input: str
-    run_class: RunClass = RunClass.INTERACTIVE
-    delay: timedelta | None = None
-    due_at: datetime | None = None
-    timeout: timedelta | None = None
-    deadline_at: datetime | None = None
-    max_retries: int = 0
-    parent_run_id: RunId | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    idempotency_key: str | None = None
-    request_hash: str | None = None
-    reject_if_busy: bool = False
-    """``on_busy=reject``: Conflict ``session_busy`` when a run is active or queued."""
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A committed run, and how to make the broker hear of it. ``replayed``: an earlier submit's run."""
-
-    run: Run
-    lane: Lane
-    ready_class: ReadyClass
-    due_in: timedelta | None
-    event_number: int
-    replayed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SubmitLimits:
-    """Exact per session, counted per workspace."""
-
-    queued_per_session: int = 1_000
-    queued_per_workspace: int = 100_000
-
-
-# --- start ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StartClaim:
-    """A claimed session to start. ``suspect_place``: a run with a recovery behind it may be started."""
-
-    session_id: SessionId
-    token: ClaimToken
-    suspect_place: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """The session's first eligible run is running under our token."""
-
-    session: Session
-    run: Run
-    reason: StartReason
-    event_number: int
-
-
-@dataclass(frozen=True, slots=True)
-class AlreadyActive:
-    """The session has an active run or a foreign owner row: ``restore`` for that owner, never ``free``."""
-
-    session_id: SessionId
-    worker_id: WorkerId
-    token: ClaimToken
-    parked: bool
-    age: timedelta
-    """Age of the owner's mark."""
-
-
-@dataclass(frozen=True, slots=True)
-class IsHeld:
-    """The session is held: free to held."""
-
-    session_id: SessionId
-    reasons: tuple[HoldReason, ...]
-    until_in: timedelta | None
-
-
-@dataclass(frozen=True, slots=True)
-class IsSuspect:
-    """Its first eligible run is a suspect and there is no place for one: ``release`` into that class."""
-
-    session_id: SessionId
-
-
-@dataclass(frozen=True, slots=True)
-class NothingEligible:
-    """No run to start: free to idle."""
-
-    session_id: SessionId
-
-
-StartReply = Started | AlreadyActive | IsHeld | IsSuspect | NothingEligible
-
-
-# --- settle, release ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class RunFence:
-    """Names one attempt: a write passes only while (attempt, token) match and the run is active (I3)."""
-
-    session_id: SessionId
-    run_id: RunId
-    attempt: int
-    token: ClaimToken
-
-
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """The outcome of an attempt. ``keep_owner``: the agent lives on (→ parked); else the tree is verified empty."""
-
-    fence: RunFence
-    outcome: Outcome
-    keep_owner: bool = False
-    hold: HoldReason | None = None
-    """Hold the session with this (``unkillable``)."""
-
-
-@dataclass(frozen=True, slots=True)
-class AfterRun:
-    """What the session looks like after settle, release, or cancel: where ``free`` must put it."""
-
-    applied: bool
-    """False: the fence refused the write; nothing was changed."""
-    waiting: ReadyClass | None
-    """The highest waiting class (``suspect`` if the first eligible run is one); None: nothing eligible."""
-    held: tuple[HoldReason, ...] = ()
-    until_in: timedelta | None = None
-    event_number: int = 0
-    status: RunStatus | None = None
-    """The status now; a settle of a run whose cancel was asked for may end as the outcome says."""
-
-
-@dataclass(frozen=True, slots=True)
-class OutputChunk:
-    """Text for a ``run.output`` event, fenced."""
-
-    fence: RunFence
-    text: str
-
-
-# --- marks, commands ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class MarkReply:
-    """Which of the listed (session, token) are still ours; which of our runs somebody wants cancelled."""
-
-    confirmed: frozenset[SessionId]
-    cancels: tuple[RunFence, ...] = ()
-
-
-# --- recovery -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerRow:
-    """``session_owners`` with what recovery needs to decide; ``age`` of ``seen_at`` by the database's clock.
-
-    ``seen_at`` is kept verbatim (text or datetime of the driver, as ISO 8601 with microseconds) for compare-and-set."""
-
-    session_id: SessionId
-    worker_id: WorkerId
-    token: ClaimToken
-    parked: bool
-    seen_at: str
-    age: timedelta
-    lane: Lane
-    workspace_id: WorkspaceId
-    ready_class: ReadyClass | None
-    """Class to restore or recover into: of the active run, else the highest waiting."""
-    run_id: RunId | None = None
-    run_status: RunStatus | None = None
-    attempt: int = 0
-    recovery_attempts: int = 0
-    cancel_requested: bool = False
-
-
-class RecoveryAction(StrEnum):
-    """What recovery does with one orphan."""
-
-    REQUEUE = "requeue"
-    FAIL = "fail"
-    QUARANTINE = "quarantine"
-    CANCEL = "cancel"
-    DROP_OWNER = "drop_owner"
-    """No active run: only the owner row goes."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryWrite:
-    """A decision to apply by compare-and-set on status, attempt, token and the ``seen_at`` that was read."""
-
-    owner: OwnerRow
-    action: RecoveryAction
-    strategy: str
-    max_attempts: int
-    reason: str
-    """``worker_lost``, ``worker_restarted`` …"""
-    by: str
-
-
-# --- reconcile, rehydrate, relay ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedSession:
-    """A session with queued runs as SQL sees it: what the broker ought to know."""
-
-    session_id: SessionId
-    lane: Lane
-    workspace_id: WorkspaceId
-    ready_class: ReadyClass | None
-    """Highest eligible class; None: only deferred runs."""
-    first_run_id: RunId | None
-    holds: tuple[HoldReason, ...]
-    until_in: timedelta | None
-    owner: OwnerRow | None
-    oldest_age: timedelta
-    wrong_epoch: bool
-
-
-@dataclass(frozen=True, slots=True)
-class DeferredRun:
-    """A delayed run, as a remaining duration (never negative)."""
-
-    hear_session: SessionId
-    run_id: RunId
-    lane: Lane
-    workspace_id: WorkspaceId
-    ready_class: ReadyClass
-    due_in: timedelta
-
-
-class CancelResult(StrEnum):
-    """What a cancel found."""
-
-    REMOVED = "removed"
-    """It was queued and is cancelled now."""
-    SIGNALLED = "signalled"
-    """It is active; its owner will end it."""
-    TOO_LATE = "too_late"
-    """It had already ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    """Answer of a cancel; ``owner`` to be told to look; ``after`` when it was removed from the queue."""
-
-    run: Run
-    result: CancelResult
-    owner: WorkerId | None = None
-    lane: Lane | None = None
-    after: AfterRun | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunFilter:
-    """Which runs to list. ``workspace_id`` None: all (admin)."""
-
-    workspace_id: WorkspaceId | None = None
-    session_id: SessionId | None = None
-    status: tuple[RunStatus, ...] = ()
-    error_code: str | None = None
-    recovery_state: RecoveryState | None = None
-    run_class: RunClass | None = None
-    created_after: datetime | None = None
-    cursor: str | None = None
-    limit: int = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """A page of a listing; ``next_cursor`` None: the end."""
-
-    items: tuple[T, ...]
-    next_cursor: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StoreCounts:
-    """Figures for metrics, health and doctor."""
-
-    runs: Mapping[RunStatus, int]
-    queued_eligible: int
-    deferred: int
-    active_sessions: int
-    owners: int
-    stale_owners: int
-    """Owner rows whose mark is older than the lease given."""
-    ready_runs: int = 0
-    """Eligible runs of open, unheld sessions without an owner row."""
-    ready_subagent_runs: int = 0
-    """Those of class ``subagent``."""
-    ready_sessions: int = 0
-    """Sessions of the ``ready_runs``."""
-    locked_sessions: int = 0
-    """Sessions with an owner row and an eligible run."""
-
-
-class CommandKind(StrEnum):
-    """What an operator asks of one worker; a row in SQL, control only says "look"."""
-
-    CORDON = "cordon"
-    UNCORDON = "uncordon"
-    DRAIN = "drain"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerCommand:
-    """A row of ``worker_commands`` that the worker has not seen yet."""
-
-    id: int
-    worker_id: WorkerId
-    kind: CommandKind
-    by: str
+from oah.ports.rows import (
+    Accepted,
+    AfterRun,
+    AlreadyActive,
+    Cancelled,
+    CancelResult,
+    CommandKind,
+    DeferredRun,
+    IsHeld,
+    IsSuspect,
+    MarkReply,
+    NewRun,
+    NothingEligible,
+    OutputChunk,
+    OwnerRow,
+    Page,
+    QueuedSession,
+    RecoveryAction,
+    RecoveryWrite,
+    RunFence,
+    RunFilter,
+    Settlement,
+    StartClaim,
+    Started,
+    StartReply,
+    StoreCounts,
+    SubmitLimits,
+    WorkerCommand,
+)
+
+__all__ = [
+    "Accepted",
+    "AfterRun",
+    "AlreadyActive",
+    "CancelResult",
+    "Cancelled",
+    "CatalogStore",
+    "CommandKind",
+    "DeferredRun",
+    "IsHeld",
+    "IsSuspect",
+    "MarkReply",
+    "NewRun",
+    "NothingEligible",
+    "OutputChunk",
+    "OwnerRow",
+    "Page",
+    "QueuedSession",
+    "RecoveryAction",
+    "RecoveryStore",
+    "RecoveryWrite",
+    "RunFence",
+    "RunFilter",
+    "Settlement",
+    "StartClaim",
+    "StartReply",
+    "Started",
+    "Store",
+    "StoreCounts",
+    "SubmitLimits",
+    "WorkStore",
+    "WorkerCommand",
+]
 
 
 class WorkStore(Protocol):
@@ -442,6 +166,10 @@ class RecoveryStore(Protocol):
         ...
 
     def knows_epoch(self, epoch: EpochId) -> bool: ...
+    def recount(self) -> int:
+        """Set the workspaces' counters of queued runs to what is queued; how many were off (reconcile, once a lap)."""
+        ...
+
     def record_worker(self, worker_id: WorkerId, name: str, host: str) -> None: ...
 
 
