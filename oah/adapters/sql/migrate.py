@@ -39,6 +39,14 @@ def refuse_newer(connection: Connection) -> bool:
     return current == scripts.get_current_head()
 
 
+def schema(connection: Connection) -> dict[str, str]:
+    """``schema``: what the database has (absent when nothing); ``schema_wanted``: this release's."""
+    current = MigrationContext.configure(connection).get_current_revision()
+    wanted = ScriptDirectory.from_config(_configuration()).get_current_head()
+    versions = {"schema": current, "schema_wanted": wanted}
+    return {name: version for name, version in versions.items() if version is not None}
+
+
 def _configuration() -> Config:
     configuration = Config()
     configuration.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
