@@ -179,10 +179,8 @@ def test_a_port_that_is_taken_is_said_at_once(short_tmp: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        done = subprocess.run(
-            [*OAH, "up", "--data-dir", str(short_tmp / "d"), "--port", port], capture_output=True, text=True, timeout=30,
-            check=False,
-        )  # fmt: skip
+        command = [*OAH, "up", "--data-dir", str(short_tmp / "d"), "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 4
     assert done.stderr.startswith("error: cannot listen on")
     assert done.stderr.count("\n") == 1
