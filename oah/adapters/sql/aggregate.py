@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, func, insert, select, update
@@ -59,6 +60,15 @@ class Transaction:
         if found is None:
             raise NotFound(f"no session {session_id}")
         return found
+
+    def stamp(self) -> str:
+        """The database's clock as text, for what is kept inside JSON."""
+        moment = self.connection.execute(select(now())).scalar_one()
+        return moment.astimezone(UTC).isoformat(timespec="microseconds")
+
+    def insert_or_ignore(self, table: Table, **row: Any) -> None:
+        """Insert, unless such a row is there."""
+        self.connection.execute(self._insert(table).values(**row).on_conflict_do_nothing())
 
     def append_event(
         self,

@@ -5,13 +5,18 @@ from __future__ import annotations
 from sqlalchemy import select
 
 from oah.adapters.sql.columns import now, to_us
+from oah.adapters.sql.commands import Commands
+from oah.adapters.sql.counts import Counts
 from oah.adapters.sql.database import Database
 from oah.adapters.sql.events import Events
 from oah.adapters.sql.executions import Executions
 from oah.adapters.sql.keys import Keys
 from oah.adapters.sql.measured import MeasuredDatabase
-from oah.adapters.sql.migrate import migrate
+from oah.adapters.sql.migrate import migrate, schema
+from oah.adapters.sql.owners import Owners
 from oah.adapters.sql.postgres.database import PostgresDatabase
+from oah.adapters.sql.queues import Queues
+from oah.adapters.sql.recoveries import Recoveries
 from oah.adapters.sql.runs import Runs
 from oah.adapters.sql.sessions import Sessions
 from oah.adapters.sql.sqlite.database import SqliteDatabase
@@ -21,7 +26,7 @@ from oah.ports.store import Store
 from oah.ports.telemetry import NullTelemetry, Telemetry
 
 
-class SqlStore(Submits, Executions, Runs, Sessions, Events, Keys):
+class SqlStore(Submits, Executions, Owners, Recoveries, Queues, Runs, Sessions, Events, Keys, Commands, Counts):
     """Everything the port asks for, over one database."""
 
     def migrate(self) -> None:
@@ -40,8 +45,10 @@ class SqlStore(Submits, Executions, Runs, Sessions, Events, Keys):
         return to_us(moment) / 1_000_000
 
     def facts(self) -> dict[str, str]:
-        """What a person wants to know of the database."""
-        return self._database.facts()
+        """What a person wants to know of the database, its schema included."""
+        with self._database.read() as connection:
+            versions = schema(connection)
+        return {**self._database.facts(), **versions}
 
     def close(self) -> None:
         """Close every connection; the store may not be used afterwards."""

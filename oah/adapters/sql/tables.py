@@ -261,3 +261,32 @@ api_keys = Table(
     Column("expires_at", Moment),
     Column("revoked_at", Moment),
 )
+
+worker_commands = Table(
+    "worker_commands",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("worker_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("given_by", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("taken_at", Moment),
+)
+Index(
+    "ix_worker_commands_waiting",
+    worker_commands.c.worker_id,
+    postgresql_where=text("taken_at IS NULL"),
+    sqlite_where=text("taken_at IS NULL"),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at", Moment, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("data", Json, nullable=False, server_default="{}"),
+    Index("ix_audit_at", "at"),
+)

@@ -16,6 +16,17 @@ depends_on = None
 def upgrade() -> None:
     """Create everything, and the workspace that is always there."""
     op.create_table(
+        "audit",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("at", Moment(), nullable=False),
+        sa.Column("actor", sa.Text(), nullable=False),
+        sa.Column("action", sa.Text(), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("data", Json, server_default="{}", nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_audit")),
+    )
+    op.create_index("ix_audit_at", "audit", ["at"], unique=False)
+    op.create_table(
         "dispatch_epochs",
         sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("id", sa.Text(), nullable=False),
@@ -83,6 +94,24 @@ def upgrade() -> None:
         postgresql_with={"fillfactor": "50"},
     )
     op.create_index("ix_session_owners_worker_id", "session_owners", ["worker_id"], unique=False)
+    op.create_table(
+        "worker_commands",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("worker_id", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("given_by", sa.Text(), nullable=False),
+        sa.Column("at", Moment(), nullable=False),
+        sa.Column("taken_at", Moment(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_worker_commands")),
+    )
+    op.create_index(
+        "ix_worker_commands_waiting",
+        "worker_commands",
+        ["worker_id"],
+        unique=False,
+        postgresql_where=sa.text("taken_at IS NULL"),
+        sqlite_where=sa.text("taken_at IS NULL"),
+    )
     op.create_table(
         "workers",
         sa.Column("id", sa.Text(), nullable=False),
@@ -234,7 +263,6 @@ def upgrade() -> None:
         postgresql_where=sa.text("status IN ('running', 'waiting_tool')"),
         sqlite_where=sa.text("status IN ('running', 'waiting_tool')"),
     )
-
     op.execute("INSERT INTO workspaces (id, name, weight, created_at) VALUES ('default', 'default', 1, " + _now() + ")")
 
 
