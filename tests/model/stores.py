@@ -5,8 +5,10 @@ Time passes by ageing what the stores have stamped; what is compared with a serv
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,15 +76,22 @@ class SqliteBehind:
     path: Path
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        with sqlite3.connect(self.path, timeout=10) as connection:
+        with closing(sqlite3.connect(self.path, timeout=10)) as connection:
             return connection.execute(statement).fetchall()
 
+    def execute(self, statement: str) -> None:
+        with closing(sqlite3.connect(self.path, timeout=10)) as connection, connection:
+            connection.execute(statement)
+
     def age(self, ms: int) -> None:
-        with sqlite3.connect(self.path, timeout=10) as connection:
+        with closing(sqlite3.connect(self.path, timeout=10)) as connection, connection:
             for table, columns in AGED.items():
                 for column in columns:
                     connection.execute(f"UPDATE {table} SET {column} = {column} - ?", (ms * 1000,))
-        connection.close()
+            for session, holds in connection.execute("SELECT id, holds FROM sessions WHERE held = 1").fetchall():
+                connection.execute(
+                    "UPDATE sessions SET holds = ? WHERE id = ?", (_aged(json.loads(holds), ms), session)
+                )
 
 
 @dataclass(frozen=True)
@@ -94,9 +103,18 @@ class PostgresBehind:
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         return self.connection.execute(statement).fetchall()
 
+    def execute(self, statement: str) -> None:
+        self.connection.execute(statement)
+
     def age(self, ms: int) -> None:
         for table, columns in AGED.items():
             for column in columns:
                 self.connection.execute(
                     f"UPDATE {table} SET {column} = {column} - %s * interval '1 millisecond'", (ms,)
                 )
+        for session, holds in self.rows("SELECT id, holds FROM sessions WHERE held = 1"):
+            self.connection.execute("UPDATE sessions SET holds = %s WHERE id = %s", (_aged(holds, ms), session))
+
+
+def _aged(holds: dict[str, int | None], ms: int) -> str:
+    return json.dumps({reason: until and until - ms * 1000 for reason, until in holds.items()})

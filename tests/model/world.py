@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from oah.adapters.system.ids import SystemIds
@@ -24,7 +25,7 @@ from oah.core.model.session import Place, Session, SessionState
 from oah.core.model.workspace import DEFAULT_WORKSPACE
 from oah.core.policy import claim_order, recovery
 from oah.errors import EpochMismatch, LeaseError, Unavailable
-from oah.ports.broker import Broker, Claimed, ClaimRequest, Held, Renewal, Restore
+from oah.ports.broker import Broker, Claimed, ClaimRequest, Held, Renewal, RenewReply, Restore
 from oah.ports.store import Accepted, NewRun, RunFence, Settlement, StartClaim, Started, Store, SubmitLimits
 from oah.ports.telemetry import NullTelemetry
 from oah.services import submit
@@ -55,7 +56,7 @@ class Lying:
 
     def now(self) -> float:
         """The servers' clocks go with the world's."""
-        return float(self._inner.now()) + self._world.shift + self.step
+        return float(self._call("now")) + self._world.shift + self.step
 
     def heal(self) -> None:
         """No more lies."""
@@ -64,22 +65,20 @@ class Lying:
         self.loses.clear()
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._inner, name)
+        return partial(self._call, name)
 
-        def call(*args: Any, **kw: Any) -> Any:
-            first = self.before.pop(name, None)
-            if first is not None:
-                first()
-            if name in self.fails:
-                self.fails.discard(name)
-                raise Unavailable(f"{name} was not executed")
-            answer = method(*args, **kw)
-            if name in self.loses:
-                self.loses.discard(name)
-                raise Unavailable(f"the answer of {name} was lost")
-            return answer
-
-        return call
+    def _call(self, name: str, *args: Any, **kw: Any) -> Any:
+        first = self.before.pop(name, None)
+        if first is not None:
+            first()
+        if name in self.fails:
+            self.fails.discard(name)
+            raise Unavailable(f"{name} was not executed")
+        answer = getattr(self._inner, name)(*args, **kw)
+        if name in self.loses:
+            self.loses.discard(name)
+            raise Unavailable(f"the answer of {name} was lost")
+        return answer
 
 
 @dataclass
@@ -213,20 +212,29 @@ class SimWorker:
         table = [Held(s, e.claimed.token) for s, e in self.entries.items()]
         pending = [self.pending.request] if self.pending is not None else []
         sent = self.world.clock.boottime()
-        with self._epoch():
-            reply = self.world.broker.renew(
-                self.epochs.current(), self.id, table, lease=LEASE, counter=self.counter, pending=pending
-            )
-            if lost:
-                return
-            doubted = []
-            for held, state in zip(table, reply.states, strict=True):
-                if state is Renewal.EXTENDED:
-                    entry = self.entries[held.session_id]
-                    entry.confirmed = max(entry.confirmed, sent)
-                elif state is Renewal.LOST:
-                    doubted.append(held.session_id)
-            self._doubt(doubted)
+        with contextlib.suppress(*GONE):
+            try:
+                reply = self._renew(table, pending)
+            except EpochMismatch:
+                self.epochs.refresh()
+                reply = self._renew(table, pending)
+            if not lost:
+                self._renewed(table, reply, sent)
+
+    def _renew(self, table: list[Held], pending: list[ClaimToken]) -> RenewReply:
+        return self.world.broker.renew(
+            self.epochs.current(), self.id, table, lease=LEASE, counter=self.counter, pending=pending
+        )
+
+    def _renewed(self, table: list[Held], reply: RenewReply, sent: float) -> None:
+        doubted = []
+        for held, state in zip(table, reply.states, strict=True):
+            if state is Renewal.EXTENDED:
+                entry = self.entries[held.session_id]
+                entry.confirmed = max(entry.confirmed, sent)
+            elif state is Renewal.LOST:
+                doubted.append(held.session_id)
+        self._doubt(doubted)
 
     def _doubt(self, sessions: list[SessionId]) -> None:
         for session in sessions:
