@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_QUIET = ("httpx", "httpcore", "uvicorn.access", "asyncio", "rq.worker")
+_QUIET = ("httpx", "httpcore", "uvicorn.access", "asyncio", "rq.worker", "alembic")
 
 
 def configure(*, process: str = "oah", level: str = "info", form: str = "text", stream: TextIO | None = None) -> None:

@@ -152,6 +152,7 @@ class Worker(ThreadComponent):
             part.watch(self._part_ended)
             part.start()
         self._phase = WorkerState.IDLE
+        self._loops[2].wake()
         log.info("worker %s serves %s", self.id, ", ".join(map(str, self._context.lanes)))
         while not self.stopping.wait(BEAT) and self._crash is None:
             self._vigil.beat()
