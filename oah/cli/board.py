@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -27,6 +26,7 @@ _MARKS = {
 }
 _PLAIN_EVERY = 2.0
 _NEWS_KEPT = 6
+_NOW_WIDTH = 34
 
 
 class Board:
@@ -79,8 +79,8 @@ class Board:
         from rich.text import Text
 
         table = Table(title="sessions and their queues", title_justify="left", expand=False)
-        for head in ("session", "agent", "runs", "now", "worker"):
-            table.add_column(head, no_wrap=True)
+        for head, width in (("session", 8), ("agent", 6), ("runs", 12), ("now", _NOW_WIDTH), ("worker", 8)):
+            table.add_column(head, no_wrap=True, min_width=width)
         for session, agent in story.sessions.items():
             runs = sorted((r for r in story.seen.values() if r["session_id"] == session), key=lambda r: r["position"])
             marks = Text()
@@ -88,7 +88,7 @@ class Board:
                 mark, colour = _MARKS.get(run["status"], ("?", "white"))
                 marks.append(f"{mark}{run['attempt'] if run['attempt'] > 1 else ''} ", style=colour)
             active = next((r for r in runs if r["status"] == "running"), None)
-            now = str(active["input"])[:34] if active else ""
+            now = str(active["input"])[:_NOW_WIDTH] if active else ""
             worker = str((active or {}).get("worker_id") or "").rpartition(".")[0]
             table.add_row(session[-8:], agent, marks, Text(now), worker)
         return Group(table, Text("\n".join(self._news)))
@@ -108,10 +108,11 @@ def summary(story: Story, *, took: float) -> Iterator[str]:
     if story.killed_worker is not None:
         after = f"{story.recovered_after:.1f} s" if story.recovered_after is not None else "never"
         yield f"{story.killed_worker} was killed; {len(recovered)} run(s) recovered, the watched one after {after}"
-    casts = _recordings(story.data_dir)
+    casts = sorted(story.data_dir.rglob("*.cast"))
     yield f"recordings: {len(casts)} below {story.data_dir}"
-    if casts:
-        yield f"play one:   asciinema play {casts[0]}"
+    best = [cast for cast in casts if story.victim in str(cast)] or casts
+    if best:
+        yield f"play one:   asciinema play {best[-1]}"
     yield f"kept:       {story.data_dir}"
     yield f"took {took:.0f} s"
 
@@ -123,7 +124,3 @@ def _seconds(run: Any) -> float:
 
 def _moment(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
-
-
-def _recordings(data_dir: Path) -> list[Path]:
-    return sorted(data_dir.rglob("*.cast"), key=lambda path: path.stat().st_mtime)

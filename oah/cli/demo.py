@@ -25,7 +25,7 @@ from oah.cli.story import Story
 from oah.errors import Unavailable
 
 if TYPE_CHECKING:
-    from oah.client import Client
+    from oah.client import Client, SubmitItem
 
 LEASE_SECONDS = 6
 """The least that is allowed: recovery of a lost worker takes a lease and a bit."""
@@ -82,15 +82,20 @@ def _wait(probe: Callable[[], bool], *, within: float, what: str) -> None:
 
 
 def submit_all(client: Client, story: Story) -> None:
-    """Four sessions of shell and two of python, and their runs. The victim is first in its session."""
+    """Four sessions of shell and two of python, and all their runs in one batch. The victim is first in its session."""
+    batch: list[SubmitItem] = []
     for agent, inputs, sessions in (("shell", SHELL_INPUTS, 4), ("python", PYTHON_INPUTS, 2)):
         for number in range(1, sessions + 1):
             session = client.create_session(agent, title=f"{agent} {number}")["id"]
+            texts = inputs if story.sessions else (VICTIM_INPUT, *inputs)
             story.sessions[session] = agent
-            if not story.victim:
-                story.victim = client.submit(session, VICTIM_INPUT)["id"]
-                story.runs.append(story.victim)
-            story.runs += [client.submit(session, text)["id"] for text in inputs]
+            batch += [{"session_id": session, "input": text} for text in texts]
+    accepted = client.submit_many(batch)
+    refused = [item["error"] for item in accepted if "error" in item]
+    if refused:
+        raise Unavailable(f"{len(refused)} runs were refused: {refused[0]}")
+    story.runs = [item["id"] for item in accepted]
+    story.victim = story.runs[0]
 
 
 def look(client: Client, story: Story) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oah.cli.children import Child, ChildSpec, LineSink
+from oah.cli.connection import ADMIN_KEY_FILE
 from oah.errors import Conflict, Unavailable
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ EMBEDDED_URL = "embedded://"
 
 BACKOFF_FIRST_SECONDS = 0.5
 BACKOFF_MOST_SECONDS = 30.0
+KEY_SECONDS = 5.0
+"""How long a ready API may take to write its admin key, if it is going to."""
 SETTLED_SECONDS = 30.0
 """A child that lived this long is not in a row of deaths."""
 
@@ -153,6 +156,7 @@ class Fleet:
         self._children = {spec.name: Child(spec, sink=sink, cwd=Path.cwd()) for spec in plan.specs()}
         self._deaths = {name: _Deaths() for name in self._children}
         self._meant_to_run: set[str] = set()
+        self._answered_at: float | None = None
 
     def __getitem__(self, name: str) -> Child:
         return self._children[name]
@@ -180,7 +184,15 @@ class Fleet:
         self._children[name].start()
 
     def ready(self) -> bool:
-        """Whether the API says that it is ready (its store and broker answer)."""
+        """Whether the API says that it is ready (its store and broker answer) and has left its admin key.
+
+        A database that has keys already gets no further one: then the file is waited for a few seconds only."""
+        if not self._answers():
+            return False
+        self._answered_at = self._answered_at if self._answered_at is not None else self._clock()
+        return key_path(self.plan.data_dir).exists() or self._clock() - self._answered_at > KEY_SECONDS
+
+    def _answers(self) -> bool:
         try:
             with urllib.request.urlopen(f"{self.plan.url}/readyz", timeout=2) as answer:  # our own URL
                 return bool(answer.status == 200)
@@ -284,8 +296,6 @@ def describe_exit(code: int | None) -> str:
 
 def key_path(data_dir: Path) -> Path:
     """Where the API leaves the admin key for the user of this machine."""
-    from oah.cli.connection import ADMIN_KEY_FILE
-
     return data_dir / ADMIN_KEY_FILE
 
 

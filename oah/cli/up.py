@@ -112,7 +112,8 @@ def _supervise(fleet: Fleet, lines: Lines, interrupts: Interrupts) -> Exit:
 def _greet(fleet: Fleet, lines: Lines) -> None:
     plan = fleet.plan
     lines.say(f"ready: {plan.url}", bold=True)
-    lines.say(f"key:   {key_path(plan.data_dir)}")
+    key = key_path(plan.data_dir)
+    lines.say(f"key:   {key}" if key.exists() else "key:   one of those that this database has (oah key list --direct)")
     lines.say(f"in another terminal: {shell_hint(plan)} ; oah session create --agent shell")
     lines.say("Ctrl-C stops all; twice: at once")
 
