@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import Response
 
 from oah.core.model.event import Event
-from oah.core.model.run import Attempt, Run
+from oah.core.model.run import Attempt, Run, Step
 from oah.core.model.session import Session
 from oah.core.model.worker import WorkerReport
 from oah.core.model.workspace import ApiKey, Workspace
@@ -154,6 +154,19 @@ def attempt_document(attempt: Attempt) -> Document:
         "started_at": moment(attempt.started_at),
         "ended_at": moment(attempt.ended_at),
         "outcome": attempt.outcome,
+    }
+
+
+def step_document(step: Step) -> Document:
+    """Something that was done to a run or in it."""
+    return {
+        "run_id": step.run_id,
+        "number": step.number,
+        "attempt": step.attempt,
+        "kind": step.kind,
+        "name": step.name,
+        "data": dict(step.data),
+        "at": moment(step.at),
     }
 
 

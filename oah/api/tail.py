@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from itertools import islice
 
@@ -21,6 +22,7 @@ from oah.ports.store import Store
 from oah.runtime.component import ThreadComponent
 
 EVERY = timedelta(seconds=1)
+NOBODY = SessionId("-")
 AT_ONCE = 1_000
 SESSIONS_AT_ONCE = 2_000
 """Two parameters each: well below what either database takes in a statement."""
@@ -49,6 +51,11 @@ class Tailer(ThreadComponent):
         """Nobody streams this session any more."""
         with self._lock:
             self._cursors.pop(session_id, None)
+
+    def interrupt(self) -> None:
+        """A hint of our own ends the wait for hints."""
+        with suppress(Unavailable, LeaseError):
+            self._broker.publish([(NOBODY, 0)])
 
     def run(self) -> None:
         """Until stopped. The absence of either store is waited out; streams then know less, never wrong things."""

@@ -218,8 +218,11 @@ class CatalogStore(Protocol):
     def update_session(
         self, session_id: SessionId, workspace_id: WorkspaceId | None, changes: Mapping[str, Any]
     ) -> Session: ...
-    def close_session(self, session_id: SessionId, workspace_id: WorkspaceId | None) -> Session:
-        """``closing`` while it has runs, else ``closed``. Conflict when a run is active."""
+    def close_session(
+        self, session_id: SessionId, workspace_id: WorkspaceId | None, *, cancelling: bool = False
+    ) -> Session:
+        """``closing`` while it has runs, else ``closed``. Conflict ``session_busy`` when a run is active, unless
+        ``cancelling``: then its end closes the session."""
         ...
 
     def hold_session(
@@ -236,6 +239,7 @@ class CatalogStore(Protocol):
         ...
 
     def attempts(self, run_id: RunId) -> list[Attempt]: ...
+    def steps(self, run_id: RunId) -> list[Step]: ...
     def cancel(self, run_id: RunId, workspace_id: WorkspaceId | None, *, by: str) -> Cancelled: ...
     def requeue(self, run_id: RunId, workspace_id: WorkspaceId | None, *, by: str) -> Accepted:
         """A terminal run becomes eligible now with a new position; counters restart. Conflict

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from oah.core.model.epoch import EpochView
 from oah.core.model.ids import EpochId, WorkerId, WorkspaceId
@@ -222,12 +221,3 @@ def _no_worker(lane: Lane, workers: Sequence[WorkerReport]) -> str | None:
     if all(worker.cordoned or worker.draining for worker in serving):
         return f"every worker of lane {lane} is cordoned or drains"
     return None
-
-
-SYSTEM_STEPS = {"run.queued": "run.queued", "run.recovered": "run.recovered"}
-
-
-def step_name(event_type: str, data: dict[str, Any]) -> str:
-    """The name of a system step: a `run.queued` or `run.recovered` that follows another start is a requeue."""
-    requeued = data.get("decision") == "requeue" or data.get("state") == "requeued" or data.get("reason") == "requeued"
-    return "run.requeued" if requeued and event_type in SYSTEM_STEPS else event_type

@@ -10,7 +10,7 @@ from oah.core.model.ids import EpochId, SessionId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.session import HoldReason, Session, SessionState
 from oah.core.policy import admission
-from oah.errors import Conflict, InvalidRequest, LeaseError, NotFound, Unavailable
+from oah.errors import InvalidRequest, LeaseError, Unavailable
 from oah.ports.broker import Broker, Hold
 from oah.ports.clock import Clock, Ids
 from oah.ports.store import Store
@@ -113,15 +113,15 @@ def close(
 ) -> Session:
     """Take no more runs. Raises NotFound; Conflict ``session_busy`` while a run is active, unless ``cancelling``."""
     session = store.session(session_id, workspace_id)
-    if cancelling:
-        for run in store.queue_of(session_id, limit=CANCELLED_AT_ONCE):
-            try:
-                cancel(store, broker, epoch, run.id, workspace_id, by=by)
-            except (NotFound, Conflict):
-                continue  # it ended meanwhile
-    if session.state is not SessionState.OPEN:
-        return store.session(session_id, workspace_id)
-    return store.close_session(session_id, workspace_id)
+    if session.state is SessionState.CLOSED:
+        return session
+    # Closed to new runs first, so that none slips in behind the last one that is cancelled.
+    closing = store.close_session(session_id, workspace_id, cancelling=cancelling)
+    if not cancelling or closing.state is SessionState.CLOSED:
+        return closing
+    for run in store.queue_of(session_id, limit=CANCELLED_AT_ONCE):
+        cancel(store, broker, epoch, run.id, workspace_id, by=by)
+    return store.session(session_id, workspace_id)
 
 
 def pause(

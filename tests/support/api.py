@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ from oah.core.policy.admission import Rules
 from oah.errors import Unavailable
 from oah.ports.store import OutputChunk, RunFence, Settlement, StartClaim, Started
 from oah.services import keys, workspaces
+from tests.support.servers_redis import FakeServer
 
 EPOCH = EpochId("epoch-1")
 WORKER = WorkerId("w1.0123456789abcdef0123456789abcdef")
@@ -164,8 +168,9 @@ SECRETS = {
 """Keys of every deployment besides `admin`: name → workspace and scopes."""
 
 
+@contextmanager
 def deploy(store_url: str, broker: Any, tmp: Path, **more: Any) -> Iterator[Deployment]:
-    """Serve until the generator is closed."""
+    """Serve for as long as the block lasts."""
     store, switched = Switched(open_store(store_url)), Switched(broker)
     ids, clock = SystemIds(), SystemClock()
     telemetry = PrometheusTelemetry(process="test", version="1")
@@ -211,23 +216,47 @@ def deploy(store_url: str, broker: Any, tmp: Path, **more: Any) -> Iterator[Depl
 
 
 @pytest.fixture
-def api(sqlite_url: str, fake_server: Any, tmp_path: Path) -> Iterator[Deployment]:
-    """An API on SQLite and an in-process broker."""
-    fake_server.reset()
-    broker = fake_server.broker()
-    yield from deploy(sqlite_url, broker, tmp_path)
+def api(sqlite_url: str, tmp_path: Path) -> Iterator[Deployment]:
+    """An API on SQLite and an in-process broker, fresh."""
+    broker = FakeServer().broker()
+    with deploy(sqlite_url, broker, tmp_path) as made:
+        yield made
     broker.close()
 
 
 @pytest.fixture(params=["sqlite+memory", "postgresql+valkey"])
 def apis(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployment]:
-    """An API on the embedded default, and on real servers."""
+    """An API on the embedded default, and on real servers, fresh."""
     embedded = request.param == "sqlite+memory"
-    server = request.getfixturevalue("fake_server" if embedded else "valkey_server")
+    server = FakeServer() if embedded else request.getfixturevalue("valkey_server")
     server.reset()
     broker = server.broker()
-    yield from deploy(request.getfixturevalue("sqlite_url" if embedded else "postgres_url"), broker, tmp_path)
+    with deploy(request.getfixturevalue("sqlite_url" if embedded else "postgres_url"), broker, tmp_path) as made:
+        yield made
     broker.close()
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def shared_api(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """One API for a module's tests that leave nothing behind which others would stumble over."""
+    tmp = tmp_path_factory.mktemp("shared-api")
+    broker = FakeServer().broker()
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("sqlite_template"), tmp / "oah.db")
+        drop: Callable[[], None]
+        url, drop = f"sqlite:///{tmp / 'oah.db'}", nothing
+    else:
+        postgres = request.getfixturevalue("postgres_server")
+        name = postgres.create()
+        url, drop = postgres.url(name), partial(postgres.drop, name)
+    with deploy(url, broker, tmp) as made:
+        yield made
+    broker.close()
+    drop()
+
+
+def nothing() -> None:
+    """A file goes with its directory."""
 
 
 @pytest.fixture

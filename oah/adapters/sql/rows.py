@@ -11,7 +11,7 @@ from oah.adapters.sql.columns import from_us
 from oah.core.model.event import Event
 from oah.core.model.ids import ClaimToken, KeyId, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
-from oah.core.model.run import Attempt, RecoveryState, Run, RunClass, RunError, RunStatus, StartReason
+from oah.core.model.run import Attempt, RecoveryState, Run, RunClass, RunError, RunStatus, StartReason, Step
 from oah.core.model.session import HoldReason, Session, SessionState
 from oah.core.model.workspace import ApiKey, Scope, Workspace
 
@@ -32,6 +32,8 @@ EVENT_COLUMNS = ("session_id", "number", "run_id", "attempt", "type", "data", "a
 ATTEMPT_COLUMNS = (
     "run_id", "attempt", "reason", "worker_id", "agent", "home", "recording_blob", "started_at", "ended_at", "outcome",
 )  # fmt: skip
+
+STEP_COLUMNS = ("run_id", "number", "attempt", "kind", "name", "data", "at")
 
 
 def listed(columns: Sequence[str], prefix: str = "") -> str:
@@ -163,6 +165,12 @@ def event_of(row: Sequence[Any]) -> Event:
     found: Mapping[str, Any] = parsed(data)
     run = None if run_id is None else RunId(run_id)
     return Event(SessionId(session_id), number, run, attempt, kind, found, required(at))
+
+
+def step_of(row: Sequence[Any]) -> Step:
+    """A row in the order of STEP_COLUMNS."""
+    run_id, number, attempt, kind, name, data, at = row
+    return Step(RunId(run_id), number, attempt, kind, name, parsed(data) or {}, required(at))
 
 
 def attempt_of(row: Sequence[Any]) -> Attempt:

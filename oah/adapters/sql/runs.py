@@ -11,12 +11,12 @@ from sqlalchemy import Connection, Select, case, select, update
 from oah.adapters.sql.aggregate import Aggregate, Transaction, after, picked
 from oah.adapters.sql.columns import now
 from oah.adapters.sql.pages import paged
-from oah.adapters.sql.rows import ATTEMPT_COLUMNS, RUN_COLUMNS, attempt_of, run_of, session_of
-from oah.adapters.sql.tables import run_attempts, runs, session_owners
+from oah.adapters.sql.rows import ATTEMPT_COLUMNS, RUN_COLUMNS, STEP_COLUMNS, attempt_of, run_of, session_of, step_of
+from oah.adapters.sql.tables import run_attempts, run_steps, runs, session_owners
 from oah.adapters.sql.text import require_sound
 from oah.core.model.event import EventType
 from oah.core.model.ids import RunId, SessionId, WorkerId, WorkspaceId
-from oah.core.model.run import Attempt, ReadyClass, RecoveryState, Run, RunStatus
+from oah.core.model.run import Attempt, ReadyClass, RecoveryState, Run, RunStatus, Step
 from oah.core.model.session import SessionState
 from oah.errors import Conflict, NotFound
 from oah.ports.store import Accepted, Cancelled, CancelResult, Page, RunFilter
@@ -79,6 +79,14 @@ class Runs(Aggregate):
         )
         with self._database.read() as connection:
             return [attempt_of(row) for row in connection.execute(statement)]
+
+    def steps(self, run_id: RunId) -> list[Step]:
+        """In their order."""
+        statement = (
+            select(*picked(run_steps, STEP_COLUMNS)).where(run_steps.c.run_id == run_id).order_by(run_steps.c.number)
+        )
+        with self._database.read() as connection:
+            return [step_of(row) for row in connection.execute(statement)]
 
     def cancel(self, run_id: RunId, workspace_id: WorkspaceId | None, *, by: str) -> Cancelled:
         """Remove a queued run at once; mark an active one, its owner ends it."""

@@ -101,10 +101,12 @@ class Sessions(Aggregate):
                 transaction.connection.execute(update(sessions).where(sessions.c.id == session_id).values(**values))
             return _session(transaction.connection, session_id, workspace_id)
 
-    def close_session(self, session_id: SessionId, workspace_id: WorkspaceId | None) -> Session:
-        """``closing`` while runs are queued, else ``closed``; once more changes nothing. Conflict ``session_busy``."""
+    def close_session(
+        self, session_id: SessionId, workspace_id: WorkspaceId | None, *, cancelling: bool = False
+    ) -> Session:
+        """``closing`` while it has runs, else ``closed``; once more changes nothing. Conflict ``session_busy``."""
         with self._locked_session(session_id, workspace_id) as transaction:
-            if transaction.hot.active_sessions([session_id]):
+            if not cancelling and transaction.hot.active_sessions([session_id]):
                 raise Conflict(f"session {session_id} has an active run", code="session_busy", hint="cancel it first")
             transaction.connection.execute(
                 update(sessions)

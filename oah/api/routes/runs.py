@@ -15,9 +15,9 @@ from oah.api.render import (
     answer,
     attempt_document,
     error_document,
-    event_document,
     page,
     run_document,
+    step_document,
 )
 from oah.api.schemas import (
     BatchBody,
@@ -40,7 +40,7 @@ from oah.core.model.workspace import Scope
 from oah.core.policy import admission
 from oah.errors import Conflict, InvalidRequest, NotFound, PayloadTooLarge, RequestError
 from oah.ports.store import Accepted, NewRun, RunFilter
-from oah.services import cancel, inspect, requeue, stream, workspaces
+from oah.services import cancel, inspect, requeue, workspaces
 from oah.services.submit import Asked, prepare
 
 router = APIRouter(prefix="/v1", tags=["runs"])
@@ -179,14 +179,9 @@ def attempts(run_id: Named, desk: Desk, caller: Caller) -> Response:
 
 @router.get("/runs/{run_id}/steps", **needs(Scope.READ))
 def steps(run_id: Named, desk: Desk, caller: Caller) -> Response:
-    """System steps: what happened to the run, its output excepted."""
+    """What was done to the run besides executing it, e.g. the system step `run.requeued`."""
     run = _find(desk, caller, run_id)
-    about = stream.Subject(run.session_id, run, 0)
-    happened = (event for event in stream.page(desk.context.store, about, after=0) if event.type != "run.output")
-    return page(
-        {**event_document(event), "kind": "system", "name": inspect.step_name(event.type, dict(event.data))}
-        for event in happened
-    )
+    return page(map(step_document, desk.context.store.steps(run.id)))
 
 
 @router.get("/runs/{run_id}/transcript", **needs(Scope.READ))

@@ -136,6 +136,19 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """A row of ``run_steps``: something that was done to a run or in it. ``kind`` is ``system`` for what OAH did."""
+
+    run_id: RunId
+    number: int
+    attempt: int
+    kind: str
+    name: str
+    data: Mapping[str, Any]
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How an attempt ended, as the worker saw it."""
 
