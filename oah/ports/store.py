@@ -18,6 +18,7 @@ from oah.core.model.ids import ClaimToken, EpochId, KeyId, RunId, SessionId, Wor
 from oah.core.model.run import (
     Attempt,
     Run,
+    Step,
 )
 from oah.core.model.session import HoldReason, Session, SessionState
 from oah.core.model.workspace import ApiKey, Scope, Workspace

@@ -48,6 +48,7 @@ class RunRow(NamedTuple):
     position: int
     number: int
     run_class: str
+    class_rank: int
     input: str
     metadata: str
     delay_us: int | None

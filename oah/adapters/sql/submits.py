@@ -12,6 +12,7 @@ from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.columns import MICROSECOND
 from oah.adapters.sql.rows import run_of
 from oah.adapters.sql.statements import Inserted, KeyRow, RunRow, Statements, SubmitSession
+from oah.adapters.sql.tables import CLASS_RANKS
 from oah.adapters.sql.text import dumped, require_sound
 from oah.core.model.ids import EpochId, RunId
 from oah.core.model.run import ReadyClass, Run, RunStatus
@@ -137,6 +138,7 @@ class Batch:
             position=state.next_position,
             number=state.number,
             run_class=new.run_class,
+            class_rank=CLASS_RANKS[new.run_class],
             input=new.input,
             metadata=member.metadata,
             delay_us=None if new.delay is None else new.delay // MICROSECOND,

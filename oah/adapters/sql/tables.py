@@ -22,6 +22,7 @@ from sqlalchemy import (
 )
 
 from oah.adapters.sql.columns import Json, Moment
+from oah.core.model.run import RunClass
 
 metadata = MetaData(
     naming_convention={
@@ -32,6 +33,8 @@ metadata = MetaData(
     }
 )
 
+CLASS_RANKS = {RunClass.INTERACTIVE: 0, RunClass.SUBAGENT: 1, RunClass.BACKGROUND: 2}
+"""The order of the classes of runs, as ``class_rank`` has it."""
 QUEUED = "status = 'queued'"
 ELIGIBLE = "status = 'queued' AND NOT deferred"
 ACTIVE = "status IN ('running', 'waiting_tool')"
@@ -81,7 +84,7 @@ sessions = Table(
     Column("metadata", Json, nullable=False, server_default="{}"),
     Column("created_at", Moment, nullable=False),
     Column("closed_at", Moment),
-    Index("ix_sessions_workspace_id_created_at", "workspace_id", "created_at", "id"),
+    Index("ix_sessions_workspace_id_created_at", "workspace_id", "created_at"),
     postgresql_with={"fillfactor": "60"},
 )
 
@@ -94,6 +97,7 @@ runs = Table(
     Column("parent_run_id", Text),
     Column("position", BigInteger, nullable=False),
     Column("class", Text, nullable=False),
+    Column("class_rank", SmallInteger, nullable=False),
     Column("input", Text, nullable=False),
     Column("metadata", Json, nullable=False, server_default="{}"),
     Column("status", Text, nullable=False),
@@ -134,12 +138,12 @@ Index(
     postgresql_where=text(ELIGIBLE),
     sqlite_where=text(ELIGIBLE),
 )
-# Serves the probe "does a run of this class wait" and the walk over sessions with queued runs.
+# The highest waiting class of a session is its first entry; also the walk over sessions with queued runs.
 Index(
     "ix_runs_waiting",
     runs.c.session_id,
-    runs.c["class"],
     runs.c.deferred,
+    runs.c.class_rank,
     postgresql_where=text(QUEUED),
     sqlite_where=text(QUEUED),
 )
@@ -158,7 +162,8 @@ Index(
     sqlite_where=text("status = 'queued' AND deferred"),
 )
 Index("ix_runs_session_id_position", runs.c.session_id, runs.c.position)
-Index("ix_runs_workspace_id_created_at", runs.c.workspace_id, runs.c.created_at, runs.c.id)
+# No index but the primary key contains the id: a plan made on an empty table could take it for a way to a run.
+Index("ix_runs_workspace_id_created_at", runs.c.workspace_id, runs.c.created_at)
 Index("ix_runs_workspace_id_status", runs.c.workspace_id, runs.c.status)
 
 run_attempts = Table(

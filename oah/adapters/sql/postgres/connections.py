@@ -37,6 +37,7 @@ DISPATCH = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
     "enable_bitmapscan": "off",
+    "enable_sort": "off",
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
 }
@@ -53,7 +54,7 @@ l AS MATERIALIZED (SELECT session_id, claim_token, worker_id FROM session_owners
   WHERE session_id = ANY(%(sessions)s::text[]) FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE session_owners o SET seen_at = clock_timestamp()
 FROM c JOIN l ON l.session_id = c.session_id AND l.claim_token = c.token AND l.worker_id = %(worker)s
-WHERE o.session_id = l.session_id RETURNING o.session_id
+WHERE o.session_id = ANY(%(sessions)s::text[]) AND o.session_id = l.session_id RETURNING o.session_id
 """
 MARK_ONE = """
 UPDATE session_owners SET seen_at = clock_timestamp()

@@ -1,8 +1,9 @@
 """Start, settle, release and output on PostgreSQL. The session rows are locked by an earlier statement.
 
-Two forms are deliberate. The run to change is found by a probe of its key (LATERAL with LIMIT), and the UPDATE
-repeats its condition as ``r.status = p.status``: a constant ``status = 'queued'`` there lets a plan made without
-statistics walk the whole index of queued runs.
+The forms are deliberate. A plan may have been made when the tables were empty, and be used in a burst: joined to a
+small set, such a plan walks the whole index of a table and filters. So every table is reached by ``key = ANY(…)``, or
+by a LATERAL with LIMIT on an index whose predicate is exactly the condition, which leaves nothing to choose. The UPDATE
+of a start repeats its condition as ``r.status = p.status``, never as a constant.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ p AS MATERIALIZED (SELECT * FROM v WHERE id IS NOT NULL AND a_id IS NULL AND (o_
   AND (recovery_attempts = 0 OR suspect_place) AND NOT held),
 st AS (UPDATE runs r SET status = 'running', attempt = r.attempt + 1, worker_id = %(worker)s, claim_token = p.token,
     started_at = clock_timestamp(), ended_at = NULL, dispatched_epoch = %(epoch)s
-  FROM p WHERE r.id = p.id AND r.status = p.status AND r.deferred = p.deferred
+  FROM p WHERE r.id = ANY(ARRAY(SELECT id FROM p)) AND r.id = p.id AND r.status = p.status AND r.deferred = p.deferred
   RETURNING {listed(RUN_COLUMNS, "r.")}, p.queued_reason AS reason),
 sq AS (UPDATE sessions s SET event_seq = s.event_seq + 1, queued_count = s.queued_count - 1
-  FROM st WHERE s.id = st.session_id RETURNING s.id, s.event_seq),
+  FROM st WHERE s.id = ANY(%(sessions)s::text[]) AND s.id = st.session_id RETURNING s.id, s.event_seq),
 wc AS (INSERT INTO workspace_counters (workspace_id, part, queued)
   SELECT workspace_id, %(part)s::smallint, -count(*) FROM st GROUP BY workspace_id ORDER BY workspace_id
   ON CONFLICT (workspace_id, part) DO UPDATE SET queued = workspace_counters.queued + excluded.queued),
@@ -58,11 +59,11 @@ SELECT v.session_id, coalesce(v.o_worker, v.a_worker), coalesce(v.o_token, v.a_t
 FROM v LEFT JOIN st ON st.session_id = v.session_id LEFT JOIN sq ON sq.id = v.session_id
 """
 
-# The fence: the run is probed by its key, then compared.
+# The fence: the runs by their keys, then compared.
 _FENCED = """
-  CROSS JOIN LATERAL (SELECT id, session_id, attempt, claim_token, status FROM runs WHERE id = c.run_id LIMIT 1) q
-  WHERE q.session_id = c.session_id AND q.attempt = c.attempt AND q.claim_token = c.token
-    AND q.status IN ('running', 'waiting_tool')"""
+q AS MATERIALIZED (SELECT id, session_id, attempt, claim_token, status FROM runs WHERE id = ANY(%(run_id)s::text[])),
+p AS MATERIALIZED (SELECT c.*, q.status AS was FROM c JOIN q ON q.id = c.run_id AND q.session_id = c.session_id
+    AND q.attempt = c.attempt AND q.claim_token = c.token AND q.status IN ('running', 'waiting_tool'))"""
 
 SETTLE = f"""
 WITH c AS MATERIALIZED (SELECT * FROM unnest(%(session_id)s::text[], %(run_id)s::text[], %(attempt)s::int[],
@@ -71,40 +72,42 @@ WITH c AS MATERIALIZED (SELECT * FROM unnest(%(session_id)s::text[], %(run_id)s:
     %(keep_owner)s::bool[], %(data)s::text[]) WITH ORDINALITY
   AS c(session_id, run_id, attempt, token, status, result, result_blob, exit_code, error_code, error_message,
     recording_blob, agent, keep_owner, data, n)),
-p AS MATERIALIZED (SELECT c.*, q.status AS was FROM c {_FENCED}),
+{_FENCED},
 up AS (UPDATE runs r SET status = p.status, ended_at = clock_timestamp(), result = p.result,
     result_blob = p.result_blob,
     exit_code = p.exit_code, error_code = p.error_code, error_message = p.error_message, worker_id = NULL,
     claim_token = NULL, failed_attempts = r.failed_attempts + (p.status IN ('failed', 'timed_out'))::int
-  FROM p WHERE r.id = p.run_id AND r.attempt = p.attempt AND r.status = p.was
+  FROM p WHERE r.id = ANY(%(run_id)s::text[]) AND r.id = p.run_id AND r.attempt = p.attempt AND r.status = p.was
   RETURNING p.*, r.ended_at),
 sq AS (UPDATE sessions s SET event_seq = s.event_seq + 1,
     state = CASE WHEN s.state = 'closing' AND s.queued_count = 0 THEN 'closed' ELSE s.state END,
     closed_at = CASE WHEN s.state = 'closing' AND s.queued_count = 0 THEN up.ended_at ELSE s.closed_at END
-  FROM up WHERE s.id = up.session_id RETURNING s.id, s.event_seq),
+  FROM up WHERE s.id = ANY(%(session_id)s::text[]) AND s.id = up.session_id RETURNING s.id, s.event_seq),
 ev AS (INSERT INTO run_events (session_id, number, run_id, attempt, type, data, at)
   SELECT up.session_id, sq.event_seq, up.run_id, up.attempt, 'run.' || up.status, up.data::jsonb, up.ended_at
   FROM up JOIN sq ON sq.id = up.session_id),
 ra AS (UPDATE run_attempts a SET ended_at = up.ended_at, outcome = up.status, agent = up.agent,
     recording_blob = up.recording_blob
-  FROM up WHERE a.run_id = up.run_id AND a.attempt = up.attempt),
+  FROM up WHERE a.run_id = ANY(%(run_id)s::text[]) AND a.run_id = up.run_id AND a.attempt = up.attempt),
 dl AS (DELETE FROM session_owners o USING up
-  WHERE o.session_id = up.session_id AND o.claim_token = up.token AND NOT up.keep_owner),
+  WHERE o.session_id = ANY(%(session_id)s::text[]) AND o.session_id = up.session_id AND o.claim_token = up.token
+    AND NOT up.keep_owner),
 pk AS (UPDATE session_owners o SET parked = true FROM up
-  WHERE o.session_id = up.session_id AND o.claim_token = up.token AND up.keep_owner)
+  WHERE o.session_id = ANY(%(session_id)s::text[]) AND o.session_id = up.session_id AND o.claim_token = up.token
+    AND up.keep_owner)
 SELECT up.n, up.status, sq.event_seq FROM up JOIN sq ON sq.id = up.session_id
 """
 
 RELEASE = f"""
-WITH c AS MATERIALIZED (SELECT * FROM unnest(%(sessions)s::text[], %(runs)s::text[], %(attempts)s::int[],
-    %(tokens)s::text[]) WITH ORDINALITY AS c(session_id, run_id, attempt, token, n)),
-p AS MATERIALIZED (SELECT c.*, q.status AS was FROM c {_FENCED}),
+WITH c AS MATERIALIZED (SELECT * FROM unnest(%(session_id)s::text[], %(run_id)s::text[], %(attempt)s::int[],
+    %(token)s::text[]) WITH ORDINALITY AS c(session_id, run_id, attempt, token, n)),
+{_FENCED},
 up AS (UPDATE runs r SET
     status = CASE WHEN r.cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,
     ended_at = CASE WHEN r.cancel_requested_at IS NULL THEN NULL ELSE clock_timestamp() END,
     started_at = CASE WHEN r.cancel_requested_at IS NULL THEN NULL ELSE r.started_at END,
     worker_id = NULL, claim_token = NULL, queued_reason = 'released', dispatched_epoch = ''
-  FROM p WHERE r.id = p.run_id AND r.attempt = p.attempt AND r.status = p.was
+  FROM p WHERE r.id = ANY(%(run_id)s::text[]) AND r.id = p.run_id AND r.attempt = p.attempt AND r.status = p.was
   RETURNING p.n, p.token, r.id, r.session_id, r.workspace_id, r.attempt, r.status, clock_timestamp() AS now),
 sq AS (UPDATE sessions s SET event_seq = s.event_seq + 1,
     queued_count = s.queued_count + (up.status = 'queued')::int,
@@ -112,7 +115,7 @@ sq AS (UPDATE sessions s SET event_seq = s.event_seq + 1,
       ELSE s.state END,
     closed_at = CASE WHEN s.state = 'closing' AND s.queued_count = 0 AND up.status = 'cancelled' THEN up.now
       ELSE s.closed_at END
-  FROM up WHERE s.id = up.session_id RETURNING s.id, s.event_seq),
+  FROM up WHERE s.id = ANY(%(session_id)s::text[]) AND s.id = up.session_id RETURNING s.id, s.event_seq),
 wc AS (INSERT INTO workspace_counters (workspace_id, part, queued)
   SELECT workspace_id, %(part)s::smallint, count(*) FROM up WHERE status = 'queued' GROUP BY workspace_id
   ORDER BY workspace_id
@@ -123,36 +126,36 @@ ev AS (INSERT INTO run_events (session_id, number, run_id, attempt, type, at)
   FROM up JOIN sq ON sq.id = up.session_id),
 ra AS (UPDATE run_attempts a SET ended_at = up.now,
     outcome = CASE up.status WHEN 'queued' THEN 'released' ELSE 'cancelled' END
-  FROM up WHERE a.run_id = up.id AND a.attempt = up.attempt),
-dl AS (DELETE FROM session_owners o USING up WHERE o.session_id = up.session_id AND o.claim_token = up.token)
+  FROM up WHERE a.run_id = ANY(%(run_id)s::text[]) AND a.run_id = up.id AND a.attempt = up.attempt),
+dl AS (DELETE FROM session_owners o USING up WHERE o.session_id = ANY(%(session_id)s::text[])
+    AND o.session_id = up.session_id AND o.claim_token = up.token)
 SELECT up.n, up.status, sq.event_seq FROM up JOIN sq ON sq.id = up.session_id
 """
 
 OUTPUT = f"""
 WITH c AS MATERIALIZED (SELECT * FROM unnest(%(session_id)s::text[], %(run_id)s::text[], %(attempt)s::int[],
     %(token)s::text[], %(data)s::text[]) WITH ORDINALITY AS c(session_id, run_id, attempt, token, data, n)),
-p AS MATERIALIZED (SELECT c.*, row_number() OVER (PARTITION BY c.session_id ORDER BY c.n) AS i FROM c {_FENCED}),
-k AS (SELECT session_id, count(*) AS k FROM p GROUP BY session_id),
-sq AS (UPDATE sessions s SET event_seq = s.event_seq + k.k FROM k WHERE s.id = k.session_id
+{_FENCED},
+o AS MATERIALIZED (SELECT p.*, row_number() OVER (PARTITION BY p.session_id ORDER BY p.n) AS i FROM p),
+k AS (SELECT session_id, count(*) AS k FROM o GROUP BY session_id),
+sq AS (UPDATE sessions s SET event_seq = s.event_seq + k.k
+  FROM k WHERE s.id = ANY(%(session_id)s::text[]) AND s.id = k.session_id
   RETURNING s.id, s.event_seq - k.k AS base),
 ev AS (INSERT INTO run_events (session_id, number, run_id, attempt, type, data, at)
-  SELECT p.session_id, sq.base + p.i, p.run_id, p.attempt, 'run.output', p.data::jsonb, clock_timestamp()
-  FROM p JOIN sq ON sq.id = p.session_id)
-SELECT p.n, sq.base + p.i FROM p JOIN sq ON sq.id = p.session_id
+  SELECT o.session_id, sq.base + o.i, o.run_id, o.attempt, 'run.output', o.data::jsonb, clock_timestamp()
+  FROM o JOIN sq ON sq.id = o.session_id)
+SELECT o.n, sq.base + o.i FROM o JOIN sq ON sq.id = o.session_id
 """
 
-_PROBE = """EXISTS (SELECT FROM runs w WHERE w.session_id = s.id AND w.status = 'queued' AND w.class = '{}'
-      AND NOT w.deferred)"""
-
-LOOK = f"""
-SELECT s.id, CASE WHEN f.class IS NULL THEN NULL WHEN f.recovery_attempts >= 1 THEN 'suspect'
-    WHEN f.class = 'interactive' OR {_PROBE.format("interactive")} THEN 'interactive'
-    WHEN f.class = 'subagent' OR {_PROBE.format("subagent")} THEN 'subagent' ELSE 'background' END,
-  s.held, s.holds, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, s.event_seq
-FROM unnest(%(sessions)s::text[]) AS c(id)
-JOIN sessions s ON s.id = c.id
-LEFT JOIN LATERAL (SELECT class, recovery_attempts FROM runs WHERE session_id = s.id AND status = 'queued'
-  AND NOT deferred ORDER BY position LIMIT 1) f ON true
+LOOK = """
+SELECT s.id, CASE WHEN f.recovery_attempts >= 1 THEN 'suspect' ELSE h.class END, s.held, s.holds,
+  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, s.event_seq
+FROM sessions s
+LEFT JOIN LATERAL (SELECT recovery_attempts FROM runs WHERE session_id = s.id AND status = 'queued' AND NOT deferred
+  ORDER BY position LIMIT 1) f ON true
+LEFT JOIN LATERAL (SELECT class FROM runs WHERE session_id = s.id AND status = 'queued' AND NOT deferred
+  ORDER BY class_rank LIMIT 1) h ON true
+WHERE s.id = ANY(%(sessions)s)
 """
 
 ACTIVE_SESSIONS = """
@@ -164,7 +167,7 @@ SELECT a.session_id FROM unnest(%(sessions)s::text[]) AS c(id) CROSS JOIN LATERA
 HEARD = """
 UPDATE runs r SET dispatched_epoch = %(epoch)s
 FROM (SELECT id, status FROM runs WHERE id = ANY(%(runs)s) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED) h
-WHERE r.id = h.id AND h.status = 'queued' AND r.dispatched_epoch <> %(epoch)s
+WHERE r.id = ANY(%(runs)s) AND r.id = h.id AND h.status = 'queued' AND r.dispatched_epoch <> %(epoch)s
 """
 
 HOLD = "UPDATE sessions SET holds = %(holds)s::jsonb, held = %(held)s WHERE id = %(session)s"
@@ -173,7 +176,8 @@ READ_RUNS = f"SELECT {listed(RUN_COLUMNS)} FROM runs WHERE id = ANY(%(runs)s)"
 
 DROP_OWNERS = """
 DELETE FROM session_owners o USING unnest(%(sessions)s::text[], %(tokens)s::text[]) AS c(session_id, token)
-WHERE o.session_id = c.session_id AND o.claim_token = c.token AND o.worker_id = %(worker)s
+WHERE o.session_id = ANY(%(sessions)s::text[]) AND o.session_id = c.session_id AND o.claim_token = c.token
+  AND o.worker_id = %(worker)s
   AND NOT EXISTS (SELECT FROM runs a WHERE a.session_id = c.session_id AND a.status IN ('running', 'waiting_tool'))
 RETURNING o.session_id
 """
@@ -211,10 +215,10 @@ class PostgresExecution:
     def release(self, fences: Sequence[RunFence]) -> list[FencedRow]:
         """Back to queued under the fence (or cancelled, when that was asked); in the order given."""
         arguments = {
-            "sessions": [fence.session_id for fence in fences],
-            "runs": [fence.run_id for fence in fences],
-            "attempts": [fence.attempt for fence in fences],
-            "tokens": [fence.token for fence in fences],
+            "session_id": [fence.session_id for fence in fences],
+            "run_id": [fence.run_id for fence in fences],
+            "attempt": [fence.attempt for fence in fences],
+            "token": [fence.token for fence in fences],
             "part": self._part,
         }
         return self._fenced(RELEASE, arguments, len(fences))

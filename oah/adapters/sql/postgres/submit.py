@@ -11,10 +11,10 @@ from oah.adapters.sql.rows import SESSION_COLUMNS, listed, session_of
 from oah.adapters.sql.statements import Inserted, KeyRow, RunRow, SubmitSession
 
 LOCK_FOR_SUBMIT = f"""
-SELECT {listed(SESSION_COLUMNS, "s.")}, s.next_position, w.max_queued_runs,
+SELECT {listed(SESSION_COLUMNS, "s.")}, s.next_position,
+  (SELECT w.max_queued_runs FROM workspaces w WHERE w.id = s.workspace_id),
   (SELECT coalesce(sum(k.queued), 0)::bigint FROM workspace_counters k WHERE k.workspace_id = s.workspace_id)
-FROM sessions s JOIN workspaces w ON w.id = s.workspace_id
-WHERE s.id = ANY(%(sessions)s) ORDER BY s.id FOR NO KEY UPDATE OF s
+FROM sessions s WHERE s.id = ANY(%(sessions)s) ORDER BY s.id FOR NO KEY UPDATE OF s
 """
 
 # Rows go in in the order of the keys, so that two batches with the same keys wait for each other in one order.
@@ -41,25 +41,25 @@ INSERT = """
 WITH c AS MATERIALIZED (
   SELECT c.*, clock_timestamp() AS now FROM unnest(
     %(id)s::text[], %(session_id)s::text[], %(workspace_id)s::text[], %(parent_run_id)s::text[], %(position)s::bigint[],
-    %(number)s::bigint[], %(run_class)s::text[], %(input)s::text[], %(metadata)s::text[], %(delay_us)s::bigint[],
-    %(due_at)s::timestamptz[], %(timeout_ms)s::bigint[], %(deadline_at)s::timestamptz[], %(max_retries)s::int[],
-    %(data)s::text[]
-  ) AS c(id, session_id, workspace_id, parent_run_id, position, number, run_class, input, metadata, delay_us, due_at,
-    timeout_ms, deadline_at, max_retries, data)),
+    %(number)s::bigint[], %(run_class)s::text[], %(class_rank)s::smallint[], %(input)s::text[], %(metadata)s::text[],
+    %(delay_us)s::bigint[], %(due_at)s::timestamptz[], %(timeout_ms)s::bigint[], %(deadline_at)s::timestamptz[],
+    %(max_retries)s::int[], %(data)s::text[]
+  ) AS c(id, session_id, workspace_id, parent_run_id, position, number, run_class, class_rank, input, metadata,
+    delay_us, due_at, timeout_ms, deadline_at, max_retries, data)),
 d AS MATERIALIZED (SELECT c.*, coalesce(c.due_at, c.now + c.delay_us * interval '1 microsecond') AS due FROM c),
 k AS (SELECT session_id, count(*) AS k FROM c GROUP BY session_id),
 s AS (UPDATE sessions s SET next_position = s.next_position + k.k, event_seq = s.event_seq + k.k,
     queued_count = s.queued_count + k.k
-  FROM k WHERE s.id = k.session_id),
+  FROM k WHERE s.id = ANY(%(session_id)s::text[]) AND s.id = k.session_id),
 w AS (INSERT INTO workspace_counters (workspace_id, part, queued)
   SELECT workspace_id, %(part)s::smallint, count(*) FROM c GROUP BY workspace_id ORDER BY workspace_id
   ON CONFLICT (workspace_id, part) DO UPDATE SET queued = workspace_counters.queued + excluded.queued),
 e AS (INSERT INTO run_events (session_id, number, run_id, attempt, type, data, at)
   SELECT session_id, number, id, 0, 'run.queued', data::jsonb, now FROM d)
-INSERT INTO runs (id, session_id, workspace_id, parent_run_id, position, class, input, metadata, status, deferred,
-  due_at, timeout_ms, deadline_at, max_retries, created_at, queued_at)
-SELECT id, session_id, workspace_id, parent_run_id, position, run_class, input, metadata::jsonb, 'queued',
-  coalesce(due > now, false), due, timeout_ms, deadline_at, max_retries, now, now
+INSERT INTO runs (id, session_id, workspace_id, parent_run_id, position, class, class_rank, input, metadata, status,
+  deferred, due_at, timeout_ms, deadline_at, max_retries, created_at, queued_at)
+SELECT id, session_id, workspace_id, parent_run_id, position, run_class, class_rank, input, metadata::jsonb,
+  'queued', coalesce(due > now, false), due, timeout_ms, deadline_at, max_retries, now, now
 FROM d
 RETURNING id, created_at, due_at, deferred
 """

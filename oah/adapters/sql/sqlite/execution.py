@@ -20,11 +20,11 @@ SELECT worker_id, claim_token, now_us() - started_at FROM runs
 WHERE session_id = ? AND status IN ('running', 'waiting_tool')
 """
 FIRST = """
-SELECT id, recovery_attempts, class, queued_reason FROM runs
+SELECT id, recovery_attempts, queued_reason FROM runs
 WHERE session_id = ? AND status = 'queued' AND NOT deferred ORDER BY position LIMIT 1
 """
-WAITS = """
-SELECT EXISTS (SELECT 1 FROM runs WHERE session_id = ? AND status = 'queued' AND class = ? AND NOT deferred)
+HIGHEST = """
+SELECT class FROM runs WHERE session_id = ? AND status = 'queued' AND NOT deferred ORDER BY class_rank LIMIT 1
 """
 START = f"""
 UPDATE runs SET status = 'running', attempt = attempt + 1, worker_id = ?, claim_token = ?, started_at = ?,
@@ -110,7 +110,7 @@ class SqliteExecution:
         )
         if claim.held or active is not None or first is None or (owner is not None and owner[1] != claim.token):
             return refused
-        run_id, recoveries, _, reason = first
+        run_id, recoveries, reason = first
         if recoveries and not claim.suspect_place:
             return refused
         now = now_us()
@@ -195,12 +195,7 @@ class SqliteExecution:
         first = self._one(FIRST, session)
         if first is None:
             return None
-        if first[1]:
-            return "suspect"
-        for run_class in ("interactive", "subagent"):
-            if first[2] == run_class or self._cursor.execute(WAITS, (session, run_class)).fetchone()[0]:
-                return run_class
-        return "background"
+        return "suspect" if first[1] else str(self._one(HIGHEST, session)[0])
 
     def active_sessions(self, sessions: Sequence[str]) -> set[str]:
         """Those with an active run."""

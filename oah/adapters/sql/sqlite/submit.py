@@ -24,9 +24,9 @@ ON CONFLICT (workspace_id, key) DO NOTHING
 TAKEN_KEY = "SELECT workspace_id, key, request_hash, run_id FROM idempotency_keys WHERE workspace_id = ? AND key = ?"
 DROP_KEY = "DELETE FROM idempotency_keys WHERE workspace_id = ? AND key = ?"
 INSERT_RUN = """
-INSERT INTO runs (id, session_id, workspace_id, parent_run_id, position, class, input, metadata, status, deferred,
-  due_at, timeout_ms, deadline_at, max_retries, created_at, queued_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO runs (id, session_id, workspace_id, parent_run_id, position, class, class_rank, input, metadata, status,
+  deferred, due_at, timeout_ms, deadline_at, max_retries, created_at, queued_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?)
 """
 INSERT_EVENT = """
 INSERT INTO run_events (session_id, number, run_id, attempt, type, data, at) VALUES (?, ?, ?, 0, 'run.queued', ?, ?)
@@ -94,8 +94,9 @@ class SqliteSubmit:
         self._cursor.execute(
             INSERT_RUN,
             (
-                run.id, run.session_id, run.workspace_id, run.parent_run_id, run.position, run.run_class, run.input,
-                run.metadata, deferred, due, run.timeout_ms, deadline, run.max_retries, now, now,
+                run.id, run.session_id, run.workspace_id, run.parent_run_id, run.position, run.run_class,
+                run.class_rank, run.input, run.metadata, deferred, due, run.timeout_ms, deadline, run.max_retries,
+                now, now,
             ),
         )  # fmt: skip
         self._cursor.execute(INSERT_EVENT, (run.session_id, run.number, run.id, run.data, now))

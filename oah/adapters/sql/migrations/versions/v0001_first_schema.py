@@ -177,9 +177,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_sessions")),
         postgresql_with={"fillfactor": "60"},
     )
-    op.create_index(
-        "ix_sessions_workspace_id_created_at", "sessions", ["workspace_id", "created_at", "id"], unique=False
-    )
+    op.create_index("ix_sessions_workspace_id_created_at", "sessions", ["workspace_id", "created_at"], unique=False)
     op.create_table(
         "runs",
         sa.Column("id", sa.Text(), nullable=False),
@@ -188,6 +186,7 @@ def upgrade() -> None:
         sa.Column("parent_run_id", sa.Text(), nullable=True),
         sa.Column("position", sa.BigInteger(), nullable=False),
         sa.Column("class", sa.Text(), nullable=False),
+        sa.Column("class_rank", sa.SmallInteger(), nullable=False),
         sa.Column("input", sa.Text(), nullable=False),
         sa.Column("metadata", Json, server_default="{}", nullable=False),
         sa.Column("status", sa.Text(), nullable=False),
@@ -248,12 +247,12 @@ def upgrade() -> None:
     op.create_index(
         "ix_runs_waiting",
         "runs",
-        ["session_id", "class", "deferred"],
+        ["session_id", "deferred", "class_rank"],
         unique=False,
         postgresql_where=sa.text("status = 'queued'"),
         sqlite_where=sa.text("status = 'queued'"),
     )
-    op.create_index("ix_runs_workspace_id_created_at", "runs", ["workspace_id", "created_at", "id"], unique=False)
+    op.create_index("ix_runs_workspace_id_created_at", "runs", ["workspace_id", "created_at"], unique=False)
     op.create_index("ix_runs_workspace_id_status", "runs", ["workspace_id", "status"], unique=False)
     op.create_index(
         "ux_runs_active",
