@@ -54,6 +54,8 @@ class Connection:
         self._sent: dict[int, float] = {}
         self._gone: str | None = None
         self.acknowledged = boottime()
+        self.recovered = threading.Event()
+        """Set by the owner once everything that this host left was killed."""
         self._process, self._socket = _launch(margin_seconds=margin_seconds, deadman_enabled=deadman_enabled)
         self._pidfd = os.pidfd_open(self._process.pid)
 

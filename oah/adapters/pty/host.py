@@ -59,8 +59,8 @@ class PtyHost:
         self._reader = Reader()
         self._on_lost: Callable[[HostLost], None] = lambda _: None
         self._on_frozen: Callable[[], None] = lambda: None
+        self._connecting = threading.Lock()
         self._stopping = threading.Event()
-        self._recovering: threading.Thread | None = None
         if not deadman_enabled and os.environ.get("OAH_TESTING_DEADMAN_OFF") != "1":
             raise Unavailable(
                 "the deadman can only be disarmed with OAH_TESTING_DEADMAN_OFF=1", code="deadman_required"
@@ -103,7 +103,8 @@ class PtyHost:
         """See ports.terminal.AgentHost."""
         first = not self._stopping.is_set()
         self._stopping.set()
-        connection = self._connection
+        with self._connecting:
+            connection = self._connection
         if first and connection is not None and not connection.gone:
             try:
                 connection.tell("stop")
@@ -112,9 +113,8 @@ class PtyHost:
             else:
                 connection.wait(UNKILLABLE_AFTER.total_seconds() + 5)
             connection.give_up("the worker stops")
-        recovering = self._recovering
-        if recovering is not None:
-            recovering.join()
+        if connection is not None:
+            connection.recovered.wait(UNKILLABLE_AFTER.total_seconds() + 5)
         if first:
             self._reader.stop()
         empty = not self.live()
@@ -268,10 +268,10 @@ class PtyHost:
             if connection is not self._connection and self._connection is not None:
                 connection.destroy()
                 return
-            self._recovering = threading.Thread(
+            recovery = threading.Thread(
                 target=self._recover, args=(connection, reason), name="host-recovery", daemon=True
             )
-        self._recovering.start()
+            recovery.start()
 
     def _recover(self, connection: Connection, reason: str) -> None:
         if not self._stopping.is_set():
@@ -281,13 +281,13 @@ class PtyHost:
             processes = list(self._processes.values())
         dead = self._kill_from_here(processes)
         for process in processes:
-            empty = process in dead
-            status = None
-            self._ended(process.agent_id, ExitNotice(process.agent_id, ExitCause.HOST_LOST, status, empty))
-        unkilled = tuple(process.agent_id for process in processes if process not in dead)
+            notice = ExitNotice(process.agent_id, ExitCause.HOST_LOST, None, process in dead)
+            self._ended(process.agent_id, notice)
+        connection.recovered.set()
         if self._stopping.is_set():
             return
         self._restart()
+        unkilled = tuple(process.agent_id for process in processes if process not in dead)
         self._on_lost(HostLost(reason, tuple(process.agent_id for process in processes), unkilled))
 
     def _kill_from_here(self, processes: list[PtyProcess]) -> list[PtyProcess]:
@@ -310,11 +310,12 @@ class PtyHost:
         while not self._stopping.wait(_RESTART_PAUSES[min(attempt, len(_RESTART_PAUSES) - 1)]):
             attempt += 1
             try:
-                self._connect()
+                with self._connecting:
+                    if not self._stopping.is_set():
+                        self._connect()
+                return
             except (Unavailable, OSError):
                 _log.exception("the PTY host does not start; trying again")
-            else:
-                return
 
 
 def _reap_strays(trees: list[Tree]) -> None:

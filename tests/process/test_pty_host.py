@@ -1,0 +1,274 @@
+"""The PTY host with real processes: spawn, exits, deadlines, trees."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from oah.adapters.pty.connection import boottime
+from oah.adapters.pty.host import PtyHost
+from oah.errors import AgentError, Unavailable
+from oah.ports.terminal import ExitCause
+from oah.testing import processes
+from tests.support import eventually
+from tests.support.terminals import LONG, nap, napping, pty_host, read_all, read_until, spec
+
+RUNAWAYS = "setsid sleep {0} & (setsid sleep {0} &) ; (env -i setsid sleep {0} &) ; sleep {0} & echo up; sleep {0}"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[PtyHost]:
+    with pty_host(tmp_path) as started:
+        yield started
+
+
+def runaways(number: int) -> tuple[str, ...]:
+    """A shell with a background job, a setsid child, a double-forked one and one without our environment: five
+    sleeps."""
+    return ("bash", "-c", RUNAWAYS.format(nap(number)))
+
+
+def test_a_program_gets_a_terminal_of_its_own_and_no_ignored_signals(host: PtyHost) -> None:
+    script = (
+        "grep -E '^Sig(Ign|Blk)' /proc/self/status; stty size; tty; ps -o pid=,sid=,tpgid= -p $$; env | sort; exit 5"
+    )
+    process = host.spawn(spec("bash", "-c", script, rows=33, cols=77, run_id="run_7", attempt=3))
+    text = read_all(process).decode()
+    notice = process.wait(LONG)
+    assert notice is not None
+    assert (notice.exit_code, notice.cause, notice.tree_empty) == (5, ExitCause.EXITED, True)
+    assert "SigIgn:\t0000000000000000" in text
+    assert "SigBlk:\t0000000000000000" in text
+    assert "33 77" in text
+    assert "/dev/pts/" in text
+    assert f"{process.pid} {process.pid} {process.pid}" in " ".join(text.split())
+    for entry in ("OAH_SESSION_ID=ses_1", "OAH_RUN_ID=run_7", "OAH_ATTEMPT=3", "OAH_WORKER_ID=w.1"):
+        assert entry in text
+    assert "PYTHON" not in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "more", "code", "words"),
+    [
+        (("nonesuch-program",), {}, "program_not_found", "nonesuch-program"),
+        (("/etc",), {}, "spawn_failed", "Permission denied"),
+        (("/nonesuch/program",), {}, "program_not_found", "/nonesuch/program"),
+        (("true",), {"cwd": "/nonesuch"}, "spawn_failed", "/nonesuch"),
+        (("true", "a\0b"), {}, "spawn_failed", "NUL"),
+        (("true", "a\ud800b"), {}, "spawn_failed", "Unicode"),
+        (("true", "x" * 140_000), {}, "spawn_too_large", "140000"),
+        (("true", "x" * 100_000, "y" * 100_000, "z" * 100_000), {}, "spawn_too_large", "262144"),
+        ((), {}, "spawn_failed", "empty"),
+        (("true",), {"life": -1.0}, "deadline_passed", "deadline"),
+    ],
+)
+def test_what_cannot_be_started_is_a_typed_error_and_leaves_nothing(
+    host: PtyHost, argv: tuple[str, ...], more: dict[str, object], code: str, words: str
+) -> None:
+    with pytest.raises(AgentError, match=words) as caught:
+        host.spawn(spec(*argv, **more))  # type: ignore[arg-type]
+    assert caught.value.code == code
+    assert host.live() == ()
+    eventually(lambda: processes.children(host.host_pid) == [], what="no child is left")
+
+
+def test_a_large_environment_passes(host: PtyHost) -> None:
+    env = {"PATH": "/usr/bin:/bin", "A": "x" * 100_000, "B": "y" * 100_000}
+    process = host.spawn(spec("bash", "-c", "echo ${#A} ${#B}", env=env))
+    assert b"100000 100000" in read_all(process)
+
+
+def test_exit_by_signal_and_late_output_of_a_background_job(host: PtyHost) -> None:
+    process = host.spawn(spec("bash", "-c", "echo first; kill -9 $$"))
+    assert b"first" in read_all(process)
+    notice = process.wait(LONG)
+    assert notice is not None
+    assert notice.exit_code == -9
+
+
+def test_an_exit_ends_what_the_program_left_behind(host: PtyHost) -> None:
+    script = f"(setsid sleep {nap(7101)} &); (env -i setsid sleep {nap(7101)} &); for i in 1 2 3; do echo line $i; done"
+    process = host.spawn(spec("bash", "-c", script))
+    notice = process.wait(LONG)
+    assert notice is not None
+    assert (notice.exit_code, notice.tree_empty) == (0, True)
+    assert napping(7101) == []
+    assert b"line 3" in read_all(process)
+
+
+def test_end_of_file_is_not_exit(host: PtyHost) -> None:
+    process = host.spawn(spec("bash", "-c", "exec </dev/null >/dev/null 2>&1; exec sleep " + nap(7102)))
+    assert read_all(process) == b""
+    assert process.exited() is None
+    assert processes.alive(process.pid)
+    assert host.kill(process.agent_id)
+    assert not processes.alive(process.pid)
+
+
+def test_kill_takes_the_whole_tree_however_it_forked(host: PtyHost) -> None:
+    process = host.spawn(spec(*runaways(7103)))
+    eventually(lambda: len(napping(7103)) == 5, what="five sleeps")
+    assert host.kill(process.agent_id)
+    assert napping(7103) == []
+    notice = process.wait(LONG)
+    assert notice is not None
+    assert (notice.cause, notice.tree_empty) == (ExitCause.KILLED, True)
+    assert host.kill(process.agent_id), "again, and of an agent that is gone"
+
+
+def test_a_tree_that_ignores_every_signal_it_can_dies_too(host: PtyHost) -> None:
+    inner = f"(trap '' HUP TERM; setsid bash -c 'trap \"\" TERM; sleep {nap(7104)}' &)"
+    script = f"trap '' HUP INT TERM QUIT; {inner}; echo up; sleep {nap(7104)}"
+    process = host.spawn(spec("bash", "-c", script))
+    read_until(process, b"up")
+    assert host.kill(process.agent_id)
+    assert napping(7104) == []
+
+
+def test_a_tree_dies_at_its_deadline_and_its_neighbour_lives(host: PtyHost) -> None:
+    due = boottime() + 1.0
+    short = host.spawn(spec(*runaways(7105), deadline_boottime=due))
+    other = host.spawn(spec("sleep", nap(7106)))
+    notice = short.wait(LONG)
+    late = boottime() - due
+    assert notice is not None
+    assert (notice.cause, notice.tree_empty) == (ExitCause.DEADLINE, True)
+    assert -0.01 < late < 1.0, f"{late} s after the deadline"
+    assert napping(7105) == []
+    assert processes.alive(other.pid)
+
+
+def test_extending_keeps_an_agent_alive_and_is_acknowledged(host: PtyHost) -> None:
+    process = host.spawn(spec("sleep", nap(7107), life=1.0))
+    asked = boottime()
+    host.extend({process.agent_id: asked + 3.0, "stranger": asked})
+    eventually(lambda: host.acknowledged_at() >= asked, what="an acknowledgement")
+    assert process.wait(timedelta(seconds=2)) is None
+    notice = process.wait(LONG)
+    assert notice is not None
+    assert notice.cause is ExitCause.DEADLINE
+    assert boottime() - asked >= 3.0
+
+
+def test_a_deadline_that_came_before_its_agent_counts(host: PtyHost) -> None:
+    asked = spec("sleep", nap(7108), life=0.5)
+    host.extend({asked.agent_id: boottime() + 30.0})
+    process = host.spawn(asked)
+    assert process.wait(timedelta(seconds=1.0)) is None
+    assert host.kill(process.agent_id)
+
+
+def test_signals_reach_the_foreground_program(host: PtyHost) -> None:
+    process = host.spawn(
+        spec(
+            "bash",
+            "-c",
+            "trap 'echo got int' INT; trap 'echo got term; exit 4' TERM; echo up; while :; do sleep 0.1; done",
+        )
+    )
+    read_until(process, b"up")
+    assert host.signal(process.agent_id, signal.SIGINT)
+    read_until(process, b"got int")
+    assert host.signal(process.agent_id, signal.SIGTERM)
+    notice = process.wait(LONG)
+    assert notice is not None
+    assert notice.exit_code == 4
+    assert not host.signal(process.agent_id, signal.SIGTERM)
+
+
+def test_the_host_is_deaf_to_what_a_terminal_or_a_supervisor_sends_its_group(host: PtyHost) -> None:
+    pid = host.host_pid
+    assert os.getsid(pid) == pid != os.getsid(0)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
+        os.kill(pid, signum)
+    process = host.spawn(spec("sleep", nap(7109)))
+    assert processes.alive(pid)
+    assert processes.alive(process.pid)
+
+
+def test_the_host_keeps_its_secrets_from_agents_of_its_user(host: PtyHost) -> None:
+    assert Path(f"/proc/{host.host_pid}/environ").read_bytes() == b""
+    process = host.spawn(spec("sleep", nap(7110)))
+    fds = {os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")}
+    assert len(fds) == 1, f"an agent has its terminal and nothing else: {fds}"
+
+
+def test_a_hundred_agents_leak_no_descriptor_in_worker_or_host(host: PtyHost) -> None:
+    def once() -> None:
+        process = host.spawn(spec("true"))
+        process.wait(LONG)
+        read_all(process)
+        process.terminal.close()
+
+    once()
+    before = processes.descriptors(os.getpid()), processes.descriptors(host.host_pid)
+    for _ in range(100):
+        once()
+    assert (processes.descriptors(os.getpid()), processes.descriptors(host.host_pid)) == before
+    assert host.live() == ()
+    assert processes.children(host.host_pid) == []
+
+
+def test_many_trees_die_in_one_go(host: PtyHost) -> None:
+    spawned = [
+        host.spawn(spec("bash", "-c", f"sleep {nap(7111)} & sleep {nap(7111)} & echo up; wait", life=60.0))
+        for _ in range(15)
+    ]
+    for process in spawned:
+        read_until(process, b"up")
+    due = boottime()
+    assert host.stop()
+    assert boottime() - due < 5.0
+    assert napping(7111) == []
+
+
+def test_a_process_that_keeps_changing_its_pid_is_caught(host: PtyHost) -> None:
+    hopper = (
+        "import os,time,sys\n"
+        "print('up',flush=True)\n"
+        "while True:\n"
+        "    time.sleep(0.02)\n"
+        "    if os.fork(): os._exit(0)\n"
+        "    os.setsid()\n"
+    )
+    process = host.spawn(spec("bash", "-c", f'python3 -c "{hopper}" {nap(7112)} & sleep {nap(7112)}'))
+    read_until(process, b"up")
+    assert host.kill(process.agent_id)
+    eventually(lambda: napping(7112) == [], what="the hopper is gone")
+
+
+def test_after_stop_nothing_can_be_started(tmp_path: Path) -> None:
+    with pty_host(tmp_path) as host:
+        host.stop()
+        with pytest.raises(Unavailable) as caught:
+            host.spawn(spec("true"))
+        assert caught.value.code == "host_lost"
+
+
+def test_disarming_the_deadman_needs_the_testing_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OAH_TESTING_DEADMAN_OFF", raising=False)
+    with pytest.raises(Unavailable, match="OAH_TESTING_DEADMAN_OFF"):
+        PtyHost(state_dir=tmp_path, worker_id="w.1", margin=timedelta(seconds=1), deadman_enabled=False)
+
+
+def test_with_the_deadman_off_an_agent_outlives_its_deadline_loudly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OAH_TESTING_DEADMAN_OFF", "1")
+    with pty_host(tmp_path, deadman_enabled=False) as host:
+        process = host.spawn(spec("sleep", nap(7113), life=0.2))
+        assert process.wait(timedelta(seconds=1.0)) is None
+        eventually(lambda: "THE DEADMAN IS OFF" in caplog.text, what="a loud log line")
+        assert host.kill(process.agent_id), "kill still works"
+
+
+def test_the_host_starts_quickly_and_without_the_worlds_libraries(host: PtyHost) -> None:
+    maps = Path(f"/proc/{host.host_pid}/maps").read_text()
+    assert "site-packages" not in maps
+    began = time.monotonic()
+    host.spawn(spec("true")).wait(LONG)
+    assert time.monotonic() - began < 2.0

@@ -1,0 +1,53 @@
+"""Profiles: what is accepted, what is refused with which words, what ships."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from oah.adapters.pty.profiles import load_profiles
+from oah.core.dialogue.profile import Kind, parse_profile
+from oah.errors import InvalidRequest
+from tests.support.terminals import TESTING_AGENTS
+
+GOOD = 'name = "x"\nkind = "marker"\nargv = ["x"]\ninject = "{turn}"\n'
+
+
+def test_a_profile_is_what_its_file_says() -> None:
+    profile = parse_profile(GOOD + 'ready_seconds = 1.5\nrows = 10\n[env]\nA = "b"\n', source="x.toml")
+    assert (profile.kind, profile.argv, profile.rows, dict(profile.env)) == (Kind.MARKER, ("x",), 10, {"A": "b"})
+    assert profile.ready == timedelta(seconds=1.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name = ", "x.toml"),
+        ('name = "X"\nkind = "noop"', "lower case"),
+        ('name = "x"\nkind = "magic"', "one of marker, command, noop"),
+        ('name = "x"\nkind = "command"', "argv is missing"),
+        ('name = "x"\nkind = "command"\nargv = "ls"', "list of strings"),
+        ('name = "x"\nkind = "marker"\nargv = ["x"]\ninject = "go"', "{turn}"),
+        (GOOD + "rows = -1", "rows must be a number"),
+        (GOOD + "colour = 1", "unknown key 'colour'"),
+        (GOOD + "[env]\nA = 1", "table of strings"),
+    ],
+)
+def test_a_bad_profile_is_refused_with_file_and_reason(text: str, words: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_profile(text, source="x.toml")
+    assert caught.value.code == "invalid_profile"
+    assert "x.toml" in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_the_built_in_agents_ship() -> None:
+    assert {"shell", "python", "exec", "noop"} <= set(load_profiles())
+
+
+def test_a_later_profile_replaces_an_earlier(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('name = "shell"\nkind = "command"\nargv = ["zsh", "-c", "{input}"]\n')
+    profiles = load_profiles(TESTING_AGENTS, tmp_path, sections={"exec": {"kind": "noop"}})
+    assert profiles["shell"].argv[0] == "zsh"
+    assert profiles["exec"].kind is Kind.NOOP
+    assert {"scripted", "ledger"} <= set(profiles)
