@@ -22,8 +22,8 @@ class ApiContext:
 
     `epoch`: the epoch the process believes in; None, or a LeaseError, before the first. `profiles`: agents that this
     installation knows. `exposition`: `/metrics` as bytes and content type. `ready`: name → check of a dependency that
-    raises Unavailable (or any OahError) while it is away. `local_workers`: ids of workers inside this process. `keep_alive`: pause
-    between comments on idle streams.
+    raises Unavailable (or any OahError) while it is away. `local_workers`: ids of workers inside this process.
+    `keep_alive`: pause between comments on idle streams.
     """
 
     store: Store

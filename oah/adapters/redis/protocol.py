@@ -109,7 +109,8 @@ class RedisDispatch:
             "held": [(held.session_id, held.token) for held in table],
             "agentless": [(session,) for session in agentless],
         }
-        # Also on a server that the epoch was not minted on: its tokens are unique for ever, and with SQL away nobody mints.
+        # Also on a server that the epoch was not minted on: its tokens are unique for ever, and with SQL away nobody
+        # mints.
         call = Call("renew", [worker_id, as_ms(lease), counter], groups)
         words = self._judge(self._link.run(epoch, [call])[0])[1:]
         listed = int(words[0])
