@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from oah.cli.fleet import free_port
+from oah.client import Client
 from tests.support import eventually
 
 pytestmark = pytest.mark.process
@@ -62,6 +63,17 @@ class Up:
         """A command in another terminal on this machine."""
         env = {**self.env, "OAH_API_URL": f"http://127.0.0.1:{self.port}", "OAH_DATA_DIR": str(self.data_dir)}
         return subprocess.run([*OAH, *args], capture_output=True, text=True, env=env, timeout=timeout, check=False)
+
+    @property
+    def client(self) -> Client:
+        """For asking again and again: a process per question is slow."""
+        return Client(f"http://127.0.0.1:{self.port}", (self.data_dir / "admin.key").read_text().strip())
+
+    def wait_workers(self, *names: str) -> None:
+        with self.client as client:
+            eventually(
+                lambda: {worker["name"] for worker in client.workers()} >= set(names), within=30, what="workers report"
+            )
 
     def descendants(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
@@ -118,7 +130,7 @@ def test_everything_in_one_terminal_and_nothing_left_after_ctrl_c(start: Start) 
     assert session.returncode == 0, session.stderr
     done = up.oah("run", "submit", session.stdout.strip(), "echo hello from $((40 + 2))", "--wait")
     assert (done.returncode, done.stdout) == (0, "hello from 42\n"), done.stderr
-    eventually(lambda: up.oah("worker", "list").stdout.count("worker-") == 2, within=30, what="two workers")
+    up.wait_workers("worker-1", "worker-2")
     assert up.oah("doctor").returncode == 0
     assert (up.data_dir / "admin.key").stat().st_mode & 0o777 == 0o600
     before = up.descendants()
@@ -134,15 +146,16 @@ def test_everything_in_one_terminal_and_nothing_left_after_ctrl_c(start: Start) 
 def test_a_crashed_worker_is_started_again_and_told(start: Start) -> None:
     up = start("--workers", "1")
     up.wait_for("ready: ")
-    eventually(lambda: up.oah("worker", "list").stdout.count("worker-") == 1, within=30, what="the worker reports")
+    up.wait_workers("worker-1")
     worker = up.child("worker", "run", "--name", "worker-1")
     assert worker is not None
     worker.kill()
     up.wait_for("worker-1 ended with SIGKILL")
     again = eventually(lambda: up.child("worker", "run", "--name", "worker-1"), within=15)
     assert again.pid != worker.pid
-    session = up.oah("session", "create", "--agent", "shell").stdout.strip()
-    assert up.oah("run", "submit", session, "echo back", "--wait").stdout == "back\n"
+    with up.client as client:
+        run = client.submit(client.create_session("shell")["id"], "echo back")["id"]
+        assert client.wait(run, timeout=40)["status"] == "completed"
     up.ctrl_c()
     assert up.process.wait(30) == 0
 
@@ -150,9 +163,9 @@ def test_a_crashed_worker_is_started_again_and_told(start: Start) -> None:
 def test_the_second_ctrl_c_does_not_wait_for_a_long_run(start: Start) -> None:
     up = start("--workers", "1", env={"OAH_WORKER__DRAIN_GRACE_SECONDS": "300"})
     up.wait_for("ready: ")
-    session = up.oah("session", "create", "--agent", "shell").stdout.strip()
-    run = up.oah("run", "submit", session, "sleep 280").stdout.strip()
-    eventually(lambda: "running" in up.oah("run", "show", run).stdout, within=30, what="the run runs")
+    with up.client as client:
+        run = client.submit(client.create_session("shell")["id"], "sleep 280")["id"]
+        eventually(lambda: client.run(run)["status"] == "running", within=30, what="the run runs")
     before = up.descendants()
     up.ctrl_c()
     up.wait_for("stopping: ")
@@ -187,6 +200,6 @@ def test_a_port_that_is_taken_is_said_at_once(short_tmp: Path) -> None:
 
 
 def test_what_does_not_come_up_is_given_up(start: Start, short_tmp: Path) -> None:
-    up = start(env={"OAH_DATABASE_URL": "mysql://nonsense"})
+    up = start("--workers", "0", env={"OAH_DATABASE_URL": "mysql://nonsense"})
     assert up.process.wait(60) == 5
     assert up.said("does not come up")
