@@ -22,7 +22,7 @@ direct_option = click.option("--direct", is_flag=True, help="Speak to database a
 @contextmanager
 def direct_store(settings: Settings) -> Iterator[Store]:
     """The database. Raises Unavailable."""
-    from oah.bootstrap import open_database
+    from oah.bootstrap.kit import open_database
 
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     store = open_database(settings)
@@ -40,7 +40,7 @@ def direct_broker(settings: Settings) -> Iterator[Broker]:
             "memory:// lives inside the API's process and cannot be reached from here",
             hint="set OAH_REDIS_URL to what the API uses (oah up: embedded://), or leave --direct out",
         )
-    from oah.bootstrap import open_broker
+    from oah.bootstrap.kit import open_broker
 
     broker = open_broker(settings)
     try:

@@ -115,7 +115,7 @@ def _create_directly(
     workspace: str | None = None,
     expires_at: datetime | None = None,
 ) -> dict[str, Any]:
-    from oah.bootstrap import system_ids
+    from oah.bootstrap.kit import system_ids
     from oah.core.model.ids import WorkspaceId
     from oah.core.model.workspace import DEFAULT_WORKSPACE, Scope
     from oah.services import keys

@@ -27,7 +27,7 @@ class Process(OneLineErrors):
 def api_run(ctx: click.Context, /, *, api_only: bool, **options: Any) -> None:
     """The API, by default with a worker and the leader's duties inside."""
     settings = load_settings(**options)
-    from oah.bootstrap import api_process
+    from oah.bootstrap.api import api_process
 
     ctx.exit(api_process(settings, api_only=api_only))
 
@@ -40,7 +40,7 @@ def api_run(ctx: click.Context, /, *, api_only: bool, **options: Any) -> None:
 def worker_run(ctx: click.Context, /, **options: Any) -> None:
     """A worker: claims sessions and drives their agents."""
     settings = load_settings(worker=options)
-    from oah.bootstrap import worker_process
+    from oah.bootstrap.worker import worker_process
 
     ctx.exit(worker_process(settings))
 
@@ -50,6 +50,6 @@ def worker_run(ctx: click.Context, /, **options: Any) -> None:
 def controller_run(ctx: click.Context, /) -> None:
     """A controller: recovers, reconciles and relays while it leads."""
     settings = load_settings()
-    from oah.bootstrap import controller_process
+    from oah.bootstrap.controller import controller_process
 
     ctx.exit(controller_process(settings))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from oah.adapters.embedded.memory import MemoryServer, start_memory
 from oah.adapters.embedded.private import PrivateServer, start_private
+
+if TYPE_CHECKING:
+    from oah.adapters.embedded.memory import MemoryServer
 
 
 def open_server(url: str, *, data_dir: Path, binary: str | None = None) -> MemoryServer | PrivateServer | None:
@@ -16,6 +19,9 @@ def open_server(url: str, *, data_dir: Path, binary: str | None = None) -> Memor
     """
     match url.partition("://")[0]:
         case "memory":
+            # Only here: fakeredis takes longer to load than the rest of a worker.
+            from oah.adapters.embedded.memory import start_memory  # noqa: PLC0415
+
             return start_memory()
         case "embedded":
             return start_private(data_dir, binary=binary)

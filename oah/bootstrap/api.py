@@ -1,0 +1,90 @@
+"""``oah-api``: with workers and the leader's duties inside, or alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+
+from oah.adapters.blobs.directory import DirectoryBlobs
+from oah.adapters.pty.profiles import load_profiles
+from oah.api.app import create_app
+from oah.api.context import ApiContext
+from oah.api.firstkey import ensure_admin_key
+from oah.api.server import Server
+from oah.bootstrap.controller import controller_of
+from oah.bootstrap.kit import PROFILES_DIR, Kit, needs_a_server, oah_version, open_kit, run
+from oah.bootstrap.worker import worker_of
+from oah.core.model.ids import EpochId, WorkerId
+from oah.core.policy import admission
+from oah.errors import OahError
+from oah.ports.broker import Broker
+from oah.ports.store import SubmitLimits
+from oah.runtime.component import Component
+from oah.runtime.group import Group
+from oah.runtime.prelude import Prelude
+from oah.settings import Settings
+from oah.worker.worker import Worker
+
+log = logging.getLogger(__name__)
+
+
+def api_process(settings: Settings, *, api_only: bool) -> int:
+    """``oah-api``: with workers and the leader's duties inside unless ``api_only``. Returns the exit code."""
+    if api_only:
+        needs_a_server(settings, "oah-api --api-only")
+    kit = open_kit(settings, process="api")
+    workers = [] if api_only else [worker_of(kit) for _ in range(settings.embedded_workers)]
+    app = create_app(_api_context(kit, workers))
+    server = Server(app, host=settings.api_host, port=settings.api_port)
+    server.bind()
+
+    def behind() -> Sequence[Component]:
+        return [] if api_only else [*controller_of(kit, endpoint=None), *workers]
+
+    prelude = Prelude("api-prelude", lambda: _prepare_api(kit), behind, clock=kit.clock)
+    group = Group([server, prelude], clock=kit.clock)
+    grace = timedelta(seconds=5 if api_only else settings.worker.drain_grace_seconds)
+    return run(kit, group, grace=grace, on_serving=lambda: log.info("listening", extra={"url": server.url}))
+
+
+def _prepare_api(kit: Kit) -> None:
+    kit.store.migrate()
+    ensure_admin_key(kit.store, kit.clock, kit.ids, kit.settings.data_dir)
+
+
+def _api_context(kit: Kit, workers: Sequence[Worker]) -> ApiContext:
+    settings = kit.settings
+    limits = settings.limits
+    profiles = tuple(load_profiles(settings.data_dir / PROFILES_DIR))
+    return ApiContext(
+        store=kit.store,
+        broker=kit.broker,
+        clock=kit.clock,
+        ids=kit.ids,
+        telemetry=kit.telemetry,
+        blobs=DirectoryBlobs(settings.data_dir / "blobs"),
+        epoch=lambda: _epoch_or_none(kit),
+        profiles=lambda: profiles,
+        exposition=kit.telemetry.exposition,
+        lease=settings.lease,
+        auth=settings.auth,
+        rules=admission.Rules(input_bytes=limits.input_bytes),
+        limits=SubmitLimits(limits.queued_per_session, limits.queued_per_workspace),
+        body_bytes=limits.body_bytes,
+        batch_runs=limits.batch_runs,
+        ready={"database": kit.store.check, "redis": lambda: _ask(kit.broker)},
+        local_workers=lambda: frozenset(WorkerId(worker.id) for worker in workers),
+        version=oah_version(),
+    )
+
+
+def _epoch_or_none(kit: Kit) -> EpochId | None:
+    try:
+        return kit.epochs.current()
+    except OahError:
+        return None
+
+
+def _ask(broker: Broker) -> None:
+    broker.leader()

@@ -1,0 +1,41 @@
+"""``oah-controller``, and the leader's duties inside an API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from oah.bootstrap.kit import Kit, needs_a_server, open_kit, run
+from oah.controller.process import ControllerContext, Endpoint, create_controller
+from oah.controller.rules import controller_rules
+from oah.runtime.component import Component
+from oah.runtime.group import Group
+from oah.runtime.prelude import Prelude
+from oah.settings import Settings
+
+
+def controller_of(kit: Kit, *, endpoint: Endpoint | None) -> Sequence[Component]:
+    """The components of a controller."""
+    context = ControllerContext(
+        store=kit.store,
+        broker=kit.broker,
+        clock=kit.clock,
+        ids=kit.ids,
+        telemetry=kit.telemetry,
+        epochs=kit.epochs,
+        rules=controller_rules(kit.settings),
+        holder=kit.holder,
+        decisions=kit.decisions,
+        endpoint=endpoint,
+    )
+    return create_controller(context)
+
+
+def controller_process(settings: Settings) -> int:
+    """``oah-controller``. Returns the exit code."""
+    needs_a_server(settings, "oah-controller")
+    kit = open_kit(settings, process="controller")
+    section = settings.controller
+    *duties, probe = controller_of(kit, endpoint=Endpoint(section.host, section.port, kit.telemetry.exposition))
+    prelude = Prelude("controller-prelude", kit.store.migrate, lambda: duties, clock=kit.clock)
+    return run(kit, Group([probe, prelude], clock=kit.clock), grace=timedelta(seconds=5))

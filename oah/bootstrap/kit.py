@@ -1,0 +1,148 @@
+"""What every program is made of: the opened adapters, and how a group of components is run."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.metadata import PackageNotFoundError, version
+
+from oah.adapters.embedded.open import open_server
+from oah.adapters.prometheus.telemetry import PrometheusTelemetry
+from oah.adapters.redis.connect import open_broker as connect_broker
+from oah.adapters.sql.store import open_store
+from oah.adapters.system.clock import SystemClock
+from oah.adapters.system.ids import SystemIds
+from oah.controller.rules import recovery_rules
+from oah.errors import InvalidRequest
+from oah.ports.broker import Broker, BrokerOptions
+from oah.ports.clock import Ids
+from oah.ports.store import Store
+from oah.runtime.group import Group
+from oah.runtime.logging import configure
+from oah.runtime.process import serve
+from oah.services.decisions import Decisions
+from oah.services.epoch import EpochKeeper
+from oah.services.place import Places
+from oah.services.promote import PromoteRuns
+from oah.services.recover import RecoverOwners
+from oah.settings import Settings
+
+PROFILES_DIR = "agents.d"
+"""Below the data directory: further profiles as TOML."""
+
+
+def oah_version() -> str:
+    """The installed version."""
+    try:
+        return version("oah")
+    except PackageNotFoundError:
+        return "0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kit:
+    """The opened adapters of one process, and what everything else is made of."""
+
+    settings: Settings
+    telemetry: PrometheusTelemetry
+    clock: SystemClock
+    ids: SystemIds
+    store: Store
+    broker: Broker
+    witness_broker: Broker
+    epochs: EpochKeeper
+    decisions: Decisions
+    holder: str
+
+    @property
+    def places(self) -> Places:
+        """Where sessions belong in the broker."""
+        return Places(self.store, self.broker)
+
+    def recover(self) -> RecoverOwners:
+        """Recovery under the deployment's policy."""
+        rules = recovery_rules(self.settings)
+        return RecoverOwners(self.store, self.places, self.epochs, self.telemetry, rules, self.decisions)
+
+    def promote(self) -> None:
+        """What an ear does when nobody ticks: promotion, and the wake tokens with it."""
+        PromoteRuns(self.store, self.places)(self.epochs.current())
+
+    def close(self) -> None:
+        """Close the stores."""
+        for each in (self.witness_broker, self.broker, self.store):
+            each.close()
+
+
+def system_ids() -> Ids:
+    """Where new names come from."""
+    return SystemIds()
+
+
+def open_database(settings: Settings) -> Store:
+    """The store alone (``--direct``)."""
+    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return open_store(settings.database)
+
+
+def open_broker(settings: Settings) -> Broker:
+    """The broker alone (``--direct``)."""
+    return _brokers(settings, None)[0]
+
+
+def open_kit(settings: Settings, *, process: str) -> Kit:
+    """Open the adapters. Nothing is contacted yet that may be away: that is retried by who needs it."""
+    configure(process=process, level=settings.log_level, form=settings.log_format)
+    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    telemetry = PrometheusTelemetry(process=process, version=oah_version())
+    clock, ids = SystemClock(), SystemIds()
+    store = open_store(settings.database, telemetry=telemetry)
+    broker, witness = _brokers(settings, telemetry)
+    return Kit(
+        settings=settings,
+        telemetry=telemetry,
+        clock=clock,
+        ids=ids,
+        store=store,
+        broker=broker,
+        witness_broker=witness,
+        epochs=EpochKeeper(store, broker, ids, telemetry),
+        decisions=Decisions(clock),
+        holder=f"{socket.gethostname()}.{os.getpid()}.{ids.nonce()[:8]}",
+    )
+
+
+def _brokers(settings: Settings, telemetry: PrometheusTelemetry | None) -> tuple[Broker, Broker]:
+    """The broker, and one with the witness's own connection and time-out: at most half a period."""
+    section = settings.redis
+    server = open_server(settings.broker, data_dir=settings.data_dir, binary=section.server)
+    options = BrokerOptions(
+        connect_timeout=timedelta(seconds=section.connect_timeout_seconds),
+        answer_timeout=timedelta(seconds=section.answer_timeout_seconds),
+        submit_timeout=timedelta(seconds=section.submit_timeout_seconds),
+    )
+    half = settings.period / 2
+    hasty = BrokerOptions(connect_timeout=half, answer_timeout=half, submit_timeout=options.submit_timeout)
+    return (
+        connect_broker(settings.broker, options=options, telemetry=telemetry, server=server),
+        connect_broker(settings.broker, options=hasty, telemetry=telemetry, server=server),
+    )
+
+
+def run(kit: Kit, group: Group, *, grace: timedelta, on_serving: Callable[[], None] = lambda: None) -> int:
+    try:
+        return serve(group, grace=grace, on_serving=on_serving)
+    finally:
+        kit.close()
+
+
+def needs_a_server(settings: Settings, program: str) -> None:
+    if settings.in_process:
+        raise InvalidRequest(
+            f"{program} cannot use memory://: that broker lives inside one process",
+            code="invalid_settings",
+            hint="set OAH_REDIS_URL to redis://… or embedded://, or run oah-api alone",
+        )

@@ -1,0 +1,121 @@
+"""``oah-worker``, and the workers inside an API."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+
+from oah.adapters.blobs.directory import DirectoryBlobs
+from oah.adapters.inprocess.noop import AgentsByProfile, NoopAgents
+from oah.adapters.pty.agents import Surroundings
+from oah.adapters.pty.factory import PtyAgents
+from oah.adapters.pty.host import PtyHost
+from oah.adapters.pty.profiles import load_profiles
+from oah.adapters.pty.recording import RecordingWriter
+from oah.adapters.sql.history import HistoryFile
+from oah.adapters.system.figures import ProcessGauge
+from oah.bootstrap.kit import PROFILES_DIR, Kit, needs_a_server, oah_version, open_kit, run
+from oah.core.model.lane import Lane
+from oah.core.policy import claim_order
+from oah.runtime.group import Group
+from oah.runtime.prelude import Prelude
+from oah.runtime.probe import Probe
+from oah.settings import Settings
+from oah.worker.context import WorkerContext, WorkerRules
+from oah.worker.identity import Identity, take_name
+from oah.worker.worker import Worker
+
+
+def worker_of(kit: Kit, *, address: str | None = None, on_drain: Callable[[], None] = lambda: None) -> Worker:
+    """A worker under the next free name. Raises Conflict when the name asked for is taken."""
+    settings = kit.settings
+    section = settings.worker
+    identity = take_name(settings.data_dir, section.name or socket.gethostname(), exact=section.name is not None)
+    worker_id = identity.worker_id(kit.ids.nonce())
+    host = PtyHost(
+        state_dir=identity.directory / "host",
+        worker_id=worker_id,
+        margin=settings.margin,
+        deadman_enabled=os.environ.get("OAH_TESTING_DEADMAN_OFF") != "1",
+    )
+    agents = _agents(kit, identity, host)
+    profiles = section.profiles or agents.profiles()
+    gauge = ProcessGauge()
+    slots = section.slots
+    context = WorkerContext(
+        worker_id=worker_id,
+        name=identity.name,
+        host=socket.gethostname(),
+        version=oah_version(),
+        pid=os.getpid(),
+        pool=section.pool,
+        lanes=tuple(Lane(section.pool, profile) for profile in profiles),
+        rules=WorkerRules(
+            slots=slots,
+            parked=2 * slots if section.parked is None else section.parked,
+            lease=settings.lease,
+            warm_idle=timedelta(seconds=section.warm_idle_seconds),
+            affinity=timedelta(seconds=section.affinity_seconds),
+            drain_grace=timedelta(seconds=section.drain_grace_seconds),
+            heartbeat=timedelta(seconds=section.heartbeat_seconds),
+        ),
+        store=kit.store,
+        broker=kit.broker,
+        witness_broker=kit.witness_broker,
+        epochs=kit.epochs,
+        clock=kit.clock,
+        ids=kit.ids,
+        telemetry=kit.telemetry,
+        agent_host=host,
+        agents=agents,
+        outcomes=HistoryFile(identity.directory / "history.db"),
+        recover=kit.recover(),
+        promote=kit.promote,
+        claim_rules=claim_order.Rules(),
+        figures=lambda: (gauge.read().cpu_percent, gauge.read().rss_bytes),
+        data_dir=settings.data_dir,
+        one_engine=settings.database.startswith("sqlite"),
+        address=address,
+        on_drain=on_drain,
+    )
+    return Worker(context)
+
+
+def _agents(kit: Kit, identity: Identity, host: PtyHost) -> AgentsByProfile:
+    data_dir = kit.settings.data_dir
+    blobs = DirectoryBlobs(data_dir / "blobs")
+    writer = RecordingWriter()
+    writer.start()
+    around = Surroundings(host, blobs, writer, identity.directory / "scratch")
+    pty = PtyAgents(load_profiles(data_dir / PROFILES_DIR), around)
+    pty.prepare()
+    return AgentsByProfile(pty, NoopAgents())
+
+
+def worker_process(settings: Settings) -> int:
+    """``oah-worker``. Returns the exit code."""
+    needs_a_server(settings, "oah-worker")
+    kit = open_kit(settings, process="worker")
+    section = settings.worker
+    worker = worker_of(kit, on_drain=lambda: group.request_stop())  # noqa: PLW0108  group comes later
+    prelude = Prelude("worker-prelude", kit.store.migrate, lambda: [worker], clock=kit.clock)
+    probe = Probe(
+        host=section.host,
+        port=_port(section.host, section.port),
+        reasons=lambda: [] if worker.ready() else [f"the worker is {worker.state}"],
+        metrics=kit.telemetry.exposition,
+    )
+    group = Group([probe, prelude], clock=kit.clock)
+    return run(kit, group, grace=timedelta(seconds=section.drain_grace_seconds))
+
+
+def _port(host: str, wanted: int) -> int:
+    """The port wanted, or any free one when it is taken: further workers of a host are found by the registry."""
+    with socket.socket() as trial:
+        try:
+            trial.bind((host, wanted))
+        except OSError:
+            return 0
+    return wanted
