@@ -1,0 +1,179 @@
+"""The commands against a real `oah-api` with its worker inside: one process, `memory://`, SQLite."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from oah.cli.main import oah
+from oah.testing.fleet import Fleet
+from tests.support import eventually
+
+
+@pytest.fixture(scope="module")
+def system() -> Iterator[Fleet]:
+    directory = Path(tempfile.mkdtemp(prefix="oah-t-", dir="/tmp"))
+    with Fleet(directory / "d", api_with_workers=True, redis_url="memory://") as fleet:
+        yield fleet
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _here(system: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OAH_API_URL", system.url)
+    monkeypatch.setenv("OAH_DATA_DIR", str(system.data_dir))
+    monkeypatch.delenv("OAH_API_KEY", raising=False)
+
+
+def call(*args: str, stdin: str | None = None) -> Result:
+    result = CliRunner().invoke(oah, list(args), input=stdin)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def document(*args: str) -> dict:
+    result = call(*args, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def session() -> str:
+    result = call("session", "create", "--agent", "shell", "--title", "t", "--label", "a=b", "--env", "COLOUR=blue")
+    assert result.exit_code == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_a_run_from_submit_to_recording(session: str, tmp_path: Path) -> None:
+    waited = call("run", "submit", session, "echo sky is $COLOUR", "--wait")
+    assert (waited.exit_code, waited.stdout) == (0, "sky is blue\n"), waited.stderr
+    [run] = document("run", "list", "--session", session)["items"]
+    assert (run["status"], run["session_id"]) == ("completed", session)
+    assert document("run", "show", run["id"])["exit_code"] == 0
+    assert document("run", "result", run["id"])["output"].strip() == "sky is blue"
+    [attempt] = document("run", "attempts", run["id"])["items"]
+    assert (attempt["attempt"], attempt["reason"], attempt["outcome"]) == (1, "first", "completed")
+    types = [event["type"] for event in document("run", "logs", run["id"])["items"]]
+    assert (types[0], types[1], types[-1]) == ("run.queued", "run.started", "run.completed")
+    assert call("run", "logs", run["id"]).stdout == "sky is blue\n"
+    cast = tmp_path / "x.cast"
+    assert call("run", "recording", run["id"], "-o", str(cast)).exit_code == 0
+    assert json.loads(cast.read_text().splitlines()[0])["version"] == 2
+    assert call("requeue", run["id"]).stdout == f"{run['id']} queued\n"
+    assert call("run", "wait", run["id"]).exit_code == 0
+    assert len(document("run", "attempts", run["id"])["items"]) == 2
+
+
+def test_follow_streams_and_a_failure_is_exit_1(session: str) -> None:
+    followed = call("run", "submit", session, "echo one; sleep 0.3; echo two", "--follow")
+    assert (followed.exit_code, followed.stdout) == (0, "one\ntwo\n")
+    failed = call("run", "submit", session, "-", "--wait", stdin="echo out; (exit 3)")
+    assert (failed.exit_code, failed.stdout) == (1, "out\n")
+    assert "exit_nonzero" in failed.stderr
+    assert failed.stderr.count("\n") == 1
+
+
+def test_the_same_key_is_the_same_run(session: str) -> None:
+    first = call("run", "submit", session, "echo x", "--idempotency-key", f"k-{session}")
+    again = call("run", "submit", session, "echo x", "--idempotency-key", f"k-{session}")
+    other = call("run", "submit", session, "echo y", "--idempotency-key", f"k-{session}")
+    assert first.stdout == again.stdout
+    assert (other.exit_code, other.stdout) == (4, "")
+
+
+def test_pause_queue_cancel_resume_close(session: str) -> None:
+    assert "paused" in call("session", "pause", session).stdout
+    first = call("run", "submit", session, "echo first").stdout.strip()
+    second = call("run", "submit", session, "echo second", "--class", "background").stdout.strip()
+    assert [run["id"] for run in document("session", "queue", session)["items"]] == [first, second]
+    inspected = document("queue", "inspect", session)
+    assert inspected["session"]["queued_count"] == 2
+    assert document("run", "show", first)["wait_reason"]
+    assert call("run", "cancel", first).exit_code == 0
+    assert document("run", "show", first)["status"] == "cancelled"
+    assert call("session", "resume", session).stdout == f"{session} open\n"
+    assert call("run", "wait", second).exit_code == 0
+    assert call("session", "close", session).exit_code == 0
+    refused = call("run", "submit", session, "echo late")
+    assert refused.exit_code == 4, refused.stderr
+
+
+def test_cancel_of_a_running_run_and_logs_so_far(session: str) -> None:
+    run = call("run", "submit", session, "echo begun; sleep 60").stdout.strip()
+    eventually(lambda: "begun" in call("run", "logs", run).stdout, within=30)
+    assert call("session", "close", session).exit_code == 4
+    assert call("run", "cancel", run).exit_code == 0
+    assert call("run", "wait", run).exit_code == 1
+    assert document("run", "show", run)["status"] == "cancelled"
+
+
+def test_delay_and_timeout(session: str) -> None:
+    later = call("run", "submit", session, "echo later", "--delay", "1h").stdout.strip()
+    assert document("run", "show", later)["deferred"]
+    slow = call("run", "submit", session, "sleep 60", "--timeout", "500ms", "--wait")
+    assert slow.exit_code == 1
+    assert "timed_out" in slow.stderr
+    assert call("run", "cancel", later).exit_code == 0
+
+
+def test_fleet_and_operations() -> None:
+    [worker] = document("worker", "list")["items"]
+    assert document("worker", "show", worker["id"])["pid"] == worker["pid"]
+    assert call("worker", "cordon", worker["id"]).exit_code == 0
+    eventually(lambda: document("worker", "show", worker["id"])["cordoned"], within=20, what="cordoned")
+    assert call("doctor").exit_code == 1
+    assert call("worker", "uncordon", worker["id"]).exit_code == 0
+    eventually(lambda: not document("worker", "show", worker["id"])["cordoned"], within=20, what="uncordoned")
+    assert document("queue", "stats")["globalActiveWorkers"] == 1
+    assert document("controller", "show")["leader"]
+    assert {"shell", "python", "exec", "noop"} <= {agent["name"] for agent in document("agent", "list")["items"]}
+    healthy = call("doctor")
+    assert healthy.exit_code == 0, healthy.stdout
+    assert worker["name"] in call("top", "--once").stdout
+
+
+def test_keys_and_workspaces(session: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call("workspace", "create", "blue").exit_code == 0
+    assert call("workspace", "create", "blue").exit_code == 4
+    assert "blue" in [one["name"] for one in document("workspace", "list")["items"]]
+    made = document("key", "create", "--name", "reader", "--scope", "read", "--workspace", "blue")
+    monkeypatch.setenv("OAH_API_KEY", made["secret"])
+    assert call("session", "show", session).exit_code == 3
+    assert document("session", "list")["items"] == []
+    assert call("session", "create", "--agent", "shell").exit_code == 4
+    monkeypatch.delenv("OAH_API_KEY")
+    assert call("key", "revoke", made["id"]).exit_code == 0
+    monkeypatch.setenv("OAH_API_KEY", made["secret"])
+    assert call("session", "list").exit_code == 4
+
+
+def test_bad_input(session: str) -> None:
+    assert call("session", "create", "--agent", "nope").exit_code == 2
+    assert call("run", "submit", "ses_nope", "x").exit_code == 3
+    assert call("run", "submit", session, "").exit_code == 2
+    assert call("run", "submit", session, "-", stdin="x" * 3_000_000).exit_code == 2
+    assert call("run", "show", "../../healthz").exit_code == 3
+    assert call("run", "recording", "run_nope").exit_code == 3
+    for result in (call("run", "submit", session, "a\x00b"), call("session", "show", "\x1b[31m")):
+        assert result.exit_code in (2, 3)
+        assert "\x1b" not in result.stderr
+
+
+def test_the_console_script_in_a_pipe(system: Fleet, session: str) -> None:
+    """A reader that leaves early is no error, and a document is one document."""
+    script = [sys.executable, "-c", "from oah.cli.main import main; main()"]
+    listed = subprocess.run([*script, "run", "list", "--json"], capture_output=True, timeout=60, check=True)
+    assert isinstance(json.loads(listed.stdout)["items"], list)
+    command = f"{sys.executable} -c 'from oah.cli.main import main; main()' config show; echo $? >&2"
+    piped = subprocess.run(
+        ["sh", "-c", f"( {command} ) | head -1"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert piped.stdout.startswith("SETTING")
+    assert piped.stderr.strip() == "0"
