@@ -22,6 +22,7 @@ from psycopg import sql
 
 from oah.adapters.sql.store import open_store
 from oah.ports.store import Store
+from tests.support.store_clerk import Clerk
 
 CONFIGURATION = """
 # Tests: many connections, no waiting for the disk (what the disk does is measured elsewhere).
@@ -60,6 +61,22 @@ class PostgresServer:
             statement = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy")
             connection.execute(statement.format(sql.Identifier(name), sql.Identifier(template)))
         return name
+
+    def empty(self, name: str) -> None:
+        """Delete every row that a test left, whoever is still connected."""
+        with self.connect(name) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+            last = ["runs", "sessions"]  # others point at them
+            others = sorted({row[0] for row in rows} - {"alembic_version", "workspaces", *last})
+            with connection.transaction():
+                for table in [*others, *last]:
+                    connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
+                connection.execute("DELETE FROM workspaces WHERE id <> 'default'")
+                connection.execute("UPDATE workspaces SET weight = 1, max_active_runs = NULL, max_queued_runs = NULL")
 
     def drop(self, name: str) -> None:
         """Remove a database with whoever is connected to it."""
@@ -101,9 +118,22 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def postgres_shared(postgres_server: PostgresServer) -> str:
+    """The database that tests use one after the other; to make one for each costs half a second."""
+    return postgres_server.create()
+
+
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    """The address of a fresh database with the schema."""
+def postgres_url(postgres_server: PostgresServer, postgres_shared: str) -> str:
+    """The address of a database with the schema and no rows."""
+    postgres_server.empty(postgres_shared)
+    return postgres_server.url(postgres_shared)
+
+
+@pytest.fixture
+def postgres_fresh_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The address of a database that nobody has used, for tests that look at plans, settings or the schema."""
     name = postgres_server.create()
     yield postgres_server.url(name)
     postgres_server.drop(name)
@@ -129,3 +159,11 @@ def store(store_url: str) -> Iterator[Store]:
     opened = open_store(store_url)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def clerk(store: Store, store_url: str) -> Clerk:
+    """A store with one session, ``s1``, of both dialects in turn."""
+    made = Clerk(store, store_url)
+    made.session()
+    return made
