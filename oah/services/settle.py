@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from oah.core.model.ids import ClaimToken, SessionId
-from oah.errors import InDoubt, LeaseError, Unavailable
-from oah.ports.broker import Broker, Ensure, Free, Target
+from oah.errors import InDoubt, Unavailable
+from oah.ports.broker import Broker, Free, Target
 from oah.ports.epochs import EpochSource
 from oah.ports.store import AfterRun, OutputChunk, RunFence, Settlement, Store
 from oah.ports.telemetry import Telemetry
@@ -87,27 +88,15 @@ class SettleRuns:
                 self.telemetry.count("oah_writes_refused_total", write="event")
         return numbers
 
-    def place(self, ended: Sequence[Ended]) -> list[SessionId]:
+    def place(self, ended: Sequence[Ended]) -> bool:
         """Free the sessions. Raises Unavailable or LeaseError: repeat it; the lease ends otherwise.
 
-        Returns the parked sessions of this worker that are called already (a run waits in them).
+        True when a parked session of this worker is called already (a run waits in it).
         """
-        if not ended:
-            return []
-        epoch = self.epochs.current()
-        self.broker.free(epoch, [self._free(item) for item in ended])
-        called = [item for item in ended if item.parked and item.after.waiting is not None]
-        self.broker.publish([(i.session_id, i.after.event_number) for i in ended if i.after.event_number])
-        return [item.session_id for item in called]
-
-    def ensure(self, sessions: Sequence[Ensure]) -> None:
-        """Make sure that sessions with waiting runs are called (parked ones enter their owner's ready set)."""
-        if not sessions:
-            return
-        try:
-            self.broker.ensure(self.epochs.current(), sessions)
-        except (Unavailable, LeaseError):
-            self.telemetry.count("oah_redis_errors_total", kind="other")
+        freed = self.broker.free(self.epochs.current(), [self._free(item) for item in ended])
+        with suppress(Unavailable):
+            self.broker.publish([(i.session_id, i.after.event_number) for i in ended if i.after.event_number])
+        return any(item.parked and answer.owner is not None for item, answer in zip(ended, freed, strict=True))
 
     @staticmethod
     def _free(item: Ended) -> Free:

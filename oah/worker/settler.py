@@ -10,11 +10,10 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from oah.core.model.ids import ClaimToken, SessionId
 from oah.errors import LeaseError, OahError, Unavailable
-from oah.ports.broker import Ensure
 from oah.ports.store import AfterRun, OutputChunk
 from oah.services.settle import Ended, SettleRuns
 from oah.worker.context import WorkerContext
@@ -206,7 +205,6 @@ class Settler:
             self._unplaced = items + self._unplaced
             self._read_epoch()
             raise Unavailable(f"free again: {error.message}") from error
-        self._service.ensure([e for e in map(self._ensure, self._entries(items, called)) if e is not None])
         for item in items:
             if not item.parked:
                 self._table.drop(item.session_id, item.token)
@@ -216,16 +214,6 @@ class Settler:
     def _read_epoch(self) -> None:
         with contextlib.suppress(OahError):
             self._context.epochs.refresh()
-
-    def _entries(self, items: Iterable[Ended], called: Sequence[SessionId]) -> list[Ended]:
-        wanted = set(called)
-        return [item for item in items if item.session_id in wanted]
-
-    def _ensure(self, item: Ended) -> Ensure | None:
-        entry = self._table.get(item.session_id, item.token)
-        if entry is None or entry.lane is None or entry.workspace_id is None or item.after.waiting is None:
-            return None
-        return Ensure(item.session_id, entry.lane, entry.workspace_id, item.after.waiting)
 
     def _refused(self, item: Finished) -> None:
         fence = item.settlement.fence

@@ -145,6 +145,11 @@ class Table:
         with self._lock:
             return self._mine(session_id, token)
 
+    def knows(self, session_id: SessionId) -> bool:
+        """Whether the session is listed, under whatever token."""
+        with self._lock:
+            return session_id in self._entries
+
     def by_run(self, fence: RunFence) -> Entry | None:
         """The entry whose active run this fence names."""
         with self._lock:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from oah.core.model.ids import ClaimToken, EpochId
+from oah.core.model.ids import ClaimToken, EpochId, SessionId
 from oah.errors import EpochMismatch, LeaseError, Unavailable
 from oah.ports.broker import Held, Renewal, RenewReply, Restore
 from oah.ports.store import RunFence
@@ -66,6 +66,7 @@ class Renew:
         self._mark_now = mark_now
         self._passes = 0
         self._back: list[Entry] = []
+        self._strangers: tuple[SessionId, ...] = ()
         self._lock = threading.Lock()
 
     def restore(self, entries: list[Entry]) -> None:
@@ -107,6 +108,7 @@ class Renew:
             lease=self._context.rules.lease,
             counter=counter,
             pending=pending,
+            agentless=[session for session in self._strangers if not self._table.knows(session)],
         )
 
     def _other_epoch(self) -> EpochId:
@@ -126,8 +128,7 @@ class Renew:
         self._table.renewed(by_state[Renewal.EXTENDED], sent_at=sent_at)
         for state, members in by_state.items():
             self._count(str(state), len(members))
-        if reply.returned:
-            self._context.telemetry.count("oah_leases_returned_total", len(reply.returned))
+        self._strangers = reply.strangers
         if by_state[Renewal.LOST]:
             self._table.doubt(by_state[Renewal.LOST])
             self._mark_now()
