@@ -36,7 +36,7 @@ FINISH_SECONDS = 90.0
 POLL_SECONDS = 0.2
 KILL_AFTER_SECONDS = 1.0
 
-VICTIM_INPUT = "for i in $(seq 1 20); do echo working $i; sleep 0.2; done; echo survived"
+VICTIM_INPUT = "for i in $(seq 1 30); do echo working $i; sleep 0.2; done; echo survived"
 _STEPS = "for i in 1 2 3; do echo step $i; sleep 0.3; done"
 SHELL_INPUTS = ("pwd; uname -s", _STEPS, "echo $((1 + 2 + 3 + 4 + 5))")
 # None needs what an earlier one left in the interpreter: the killed worker may have had this session too.
@@ -168,7 +168,7 @@ def play(fleet: Fleet, story: Story, show: Callable[[Story, str | None], None]) 
         submit_all(client, story)
         show(story, f"submitted {len(story.runs)} runs to {len(story.sessions)} sessions")
         deadline = time.monotonic() + FINISH_SECONDS
-        while not (story.finished and story.restarted):
+        while not story.over:
             if time.monotonic() > deadline:
                 look(client, story)
                 return [*faults(client, story), f"not finished within {FINISH_SECONDS:g} s"]

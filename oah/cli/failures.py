@@ -111,4 +111,7 @@ class OneLineErrors(click.Command):
             # The reader (`head`, a pager) has seen enough. Keep the interpreter from complaining when it flushes.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return Exit.DONE
+        except OSError as error:
+            complain(str(error))
+            return Exit.FAILED
         return answer if isinstance(answer, int) else Exit.DONE

@@ -72,8 +72,6 @@ def submit(
         raise click.UsageError("--follow and --json exclude each other; use --wait --json")
     client = connection.client
     accepted = client.submit(session_id, read_text(text), **given(**options))
-    if follow:
-        _print_output(client.stream(accepted["id"]))
     if not (wait or follow):
         if as_json:
             emit_json(accepted)
@@ -81,6 +79,8 @@ def submit(
             click.echo(accepted["id"])
         return
     try:
+        if follow:
+            _print_output(client.stream(accepted["id"]))
         ended = client.wait(accepted["id"])
     except KeyboardInterrupt:
         click.echo(f"stopped waiting; the run goes on: oah run show {accepted['id']}", err=True)

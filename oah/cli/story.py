@@ -42,6 +42,11 @@ class Story:
         return counts
 
     @property
+    def over(self) -> bool:
+        """Whether nothing more will happen: all ended, and who was killed was started again."""
+        return self.finished and (self.restarted or self.killed_worker is None)
+
+    @property
     def finished(self) -> bool:
         """Whether every run has ended."""
         return len(self.seen) == len(self.runs) and all(run["status"] in ENDED for run in self.seen.values())

@@ -1,6 +1,7 @@
 """Which address, which key, which settings a command uses, and what `oah config show` says of them."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -143,6 +144,13 @@ def test_completion(shell: str) -> None:
     result = CliRunner().invoke(oah, ["completion", shell])
     assert result.exit_code == 0
     assert "_OAH_COMPLETE" in result.stdout
+
+
+def test_completion_knows_the_commands() -> None:
+    environment = {**os.environ, "_OAH_COMPLETE": "bash_complete", "COMP_WORDS": "oah run at", "COMP_CWORD": "2"}
+    code = "from oah.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, env=environment)
+    assert done.stdout.split() == ["plain,attempts"]
 
 
 def test_version() -> None:
