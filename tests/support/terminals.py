@@ -128,6 +128,17 @@ class Bench:
         self.opened.append(agent)
         return agent
 
+    def fresh(self) -> "Bench":
+        """For the next test: run numbers begin at 1 again."""
+        self.runs = itertools.count(1)
+        return self
+
+    def close_agents(self) -> None:
+        """End what a test opened; every tree must be empty."""
+        while self.opened:
+            assert self.opened.pop().close(timedelta(0))
+        assert self.host.live() == ()
+
     def turn(
         self, agent: PtyAgent, text: str, *, control: HeldTurn | None = None, timeout: float | None = 30.0
     ) -> TurnResult:
@@ -153,6 +164,5 @@ def bench(directory: Path, *, margin: float = 5.0) -> Iterator[Bench]:
         agents.prepare()
         made = Bench(directory, host, agents, blobs)
         yield made
-        for agent in made.opened:
-            assert agent.close(timedelta(0))
+        made.close_agents()
     writer.stop()

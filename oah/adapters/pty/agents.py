@@ -126,7 +126,9 @@ class PtyAgent:
     # -- recording --------------------------------------------------------------------------------------------------
 
     def bind(self, *, run_id: str, attempt: int) -> None:
-        """See ports.agent.Agent."""
+        """See ports.agent.Agent. Binding what is bound already changes nothing."""
+        if (run_id, attempt) == (self._run, self._attempt) and self.recording is not None:
+            return
         self._run, self._attempt = run_id, attempt
         self.finish_recording()
         self.begin_recording()

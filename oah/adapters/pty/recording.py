@@ -144,8 +144,8 @@ class Recording:
         return None if self._broken else self.key
 
     def _write(self, events: deque[tuple[float, str, bytes | str]], *, last: bool = False) -> None:
-        lines = [self._header] if self._header else []
-        self._header = ""
+        header, self._header = self._header, ""
+        lines = [header] if header else []
         while events:
             at, kind, data = events.popleft()
             text = data if isinstance(data, str) else self._decoder.decode(data)
@@ -156,7 +156,8 @@ class Recording:
         if self._broken or not lines:
             return
         try:
-            self._blobs.append(self.key, "".join(lines).encode())
+            write = self._blobs.put if header else self._blobs.append
+            write(self.key, "".join(lines).encode())
         except OahError as error:
             self._broken = str(error)
             _log.warning("recording %s ends early: %s", self.key, error)
