@@ -108,6 +108,14 @@ def test_at_most_one_suspect(desk: Desk) -> None:
     assert not reply.more_left  # nobody should wake for suspects that wait for a place
 
 
+def test_at_most_one_suspect_over_all_lanes(desk: Desk) -> None:
+    other = Lane("pool", "python")
+    desk.ensure("a", cls=ReadyClass.SUSPECT)
+    desk.broker.ensure(desk.epoch, [Ensure(SessionId("b"), other, WS, ReadyClass.SUSPECT)])
+    both = ((LANE, ReadyClass.SUSPECT), (other, ReadyClass.SUSPECT))
+    assert names(desk.claim(W1, want=9, order=both)) == ["a"]
+
+
 def test_a_called_suspect_needs_the_place_too(desk: Desk) -> None:
     token = desk.take()
     desk.free(S, token, Target.PARKED, ready_class=ReadyClass.SUSPECT)

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -419,6 +419,7 @@ def run(server: FakeServer | RealServer, *, examples: int, steps: int) -> None:
             max_examples=examples,
             stateful_step_count=steps,
             deadline=None,
+            phases=[Phase.generate],  # shrinking forty steps takes minutes: run it by hand
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -42,9 +42,11 @@ if call('GET', key_claim(worker)) == request then
 else
   local suspects = take_called(taken)
   for lane, class in each_pick() do
-    local limit = class == 'suspect' and math.min(want, #taken + suspects) or want
-    take_ready(taken, lane, class, limit)
-    if class ~= 'suspect' and call('EXISTS', key_ring(lane, class)) == 1 then
+    local before = #taken
+    take_ready(taken, lane, class, class == 'suspect' and math.min(want, before + suspects) or want)
+    if class == 'suspect' then
+      suspects = suspects - (#taken - before)
+    elseif call('EXISTS', key_ring(lane, class)) == 1 then
       more = true
       wake(lane)
     end
