@@ -11,8 +11,6 @@ import os
 import signal
 import socket
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from oah.cli.children import Child, ChildSpec, LineSink
 from oah.cli.connection import ADMIN_KEY_FILE
+from oah.cli.endpoint import answers
 from oah.errors import Conflict, Unavailable
 
 if TYPE_CHECKING:
@@ -94,7 +93,16 @@ def worker_name(number: int) -> str:
 
 
 def plan_from(settings: Settings, *, workers: int, slots: int | None) -> Plan:
-    """The plan for ``oah up``: the settings' database and directory, a private server unless a Redis is named."""
+    """The plan for ``oah up``: the settings' database and directory, a private server unless a Redis is named.
+
+    The controller's port is of no importance here: when another system on this machine has it, any other is taken."""
+    section = settings.controller
+    try:
+        require_port(section.host, section.port)
+    except Conflict:
+        env = {"OAH_CONTROLLER__PORT": "0"}
+    else:
+        env = {}
     return Plan(
         data_dir=settings.data_dir,
         workers=workers,
@@ -102,6 +110,7 @@ def plan_from(settings: Settings, *, workers: int, slots: int | None) -> Plan:
         host=settings.api_host,
         port=settings.api_port,
         redis_url=EMBEDDED_URL if settings.in_process else settings.broker,
+        env=env,
     )
 
 
@@ -193,11 +202,7 @@ class Fleet:
         return key_path(self.plan.data_dir).exists() or self._clock() - self._answered_at > KEY_SECONDS
 
     def _answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.plan.url}/readyz", timeout=2) as answer:  # our own URL
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        return answers(f"{self.plan.url}/readyz", timeout=2)
 
     def wait_ready(self, *, within: float, every: float = 0.05) -> None:
         """Block until the API is ready. Raises Unavailable when a needed child died or time is up."""

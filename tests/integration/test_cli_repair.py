@@ -8,6 +8,7 @@ import pytest
 import redis
 from click.testing import CliRunner, Result
 
+from oah.cli.fleet import free_port
 from oah.cli.main import oah
 from oah.testing.fleet import CONTROLLER, Fleet
 from tests.support import eventually
@@ -26,7 +27,9 @@ def findings(result: Result) -> dict[str, dict]:
 @pytest.fixture
 def fleet(start_fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fleet:
     """No workers, and a leader that was there once: what waits, waits, and nobody repairs it."""
-    running = start_fleet(workers=0)
+    port = free_port()
+    running = start_fleet(workers=0, env={"OAH_CONTROLLER__PORT": str(port)})
+    monkeypatch.setenv("OAH_CONTROLLER__PORT", str(port))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OAH_API_URL", running.url)
     monkeypatch.setenv("OAH_DATA_DIR", str(running.data_dir))
@@ -69,7 +72,10 @@ def test_doctor_and_repair(fleet: Fleet) -> None:
 
 
 def test_doctor_sees_eviction_a_flush_and_a_missing_leader(fleet: Fleet) -> None:
+    decided = json.loads(call("controller", "decisions", "--json").stdout)["items"]
+    assert "epoch" in {decision["kind"] for decision in decided}
     fleet.kill(CONTROLLER)
+    assert call("controller", "decisions").exit_code == 5
     with redis.Redis(unix_socket_path=str(fleet.data_dir / "redis" / "redis.sock")) as server:
         server.config_set("maxmemory-policy", "allkeys-lru")
         server.flushall()

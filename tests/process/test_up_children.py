@@ -1,13 +1,23 @@
 """Supervision: deaths are told with their last lines, restarts back off, output keeps its child's name."""
 
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 
 from oah.cli.children import Child, ChildSpec
-from oah.cli.fleet import BACKOFF_FIRST_SECONDS, BACKOFF_MOST_SECONDS, Fleet, Plan, describe_exit, require_port
+from oah.cli.fleet import (
+    BACKOFF_FIRST_SECONDS,
+    BACKOFF_MOST_SECONDS,
+    Fleet,
+    Plan,
+    describe_exit,
+    plan_from,
+    require_port,
+)
 from oah.errors import Conflict
+from oah.settings import Settings
 from tests.support import eventually
 
 pytestmark = pytest.mark.process
@@ -103,9 +113,23 @@ def test_the_plan_names_its_children(tmp_path: Path) -> None:
     assert Plan(data_dir=tmp_path, host="::1", port=1).url == "http://[::1]:1"
 
 
-def test_a_port_that_is_taken_is_a_conflict() -> None:
-    import socket
+def test_up_takes_a_private_server_unless_a_redis_is_named(tmp_path: Path) -> None:
+    plan = plan_from(Settings(data_dir=tmp_path, api_port=1), workers=1, slots=None)
+    assert (plan.redis_url, plan.workers, plan.port, plan.data_dir) == ("embedded://", 1, 1, tmp_path)
+    named = plan_from(Settings(data_dir=tmp_path, redis_url="redis://there:1"), workers=1, slots=None)
+    assert named.redis_url == "redis://there:1"
 
+
+def test_up_beside_another_one_takes_another_port_for_its_controller(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        settings = Settings(data_dir=tmp_path, controller={"port": taken.getsockname()[1]})
+        assert plan_from(settings, workers=0, slots=None).env == {"OAH_CONTROLLER__PORT": "0"}
+    assert plan_from(settings, workers=0, slots=None).env == {}
+
+
+def test_a_port_that_is_taken_is_a_conflict() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
