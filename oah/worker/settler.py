@@ -10,11 +10,11 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from oah.core.model.ids import ClaimToken, SessionId
 from oah.errors import LeaseError, OahError, Unavailable
-from oah.ports.store import AfterRun, OutputChunk
+from oah.ports.store import AfterRun, OutputChunk, OwnerRow
 from oah.services.settle import Ended, SettleRuns
 from oah.worker.context import WorkerContext
 from oah.worker.parked import Parked
@@ -168,16 +168,28 @@ class Settler:
                 self._table.drop(item.fence.session_id, item.fence.token)
 
     def _orphan(self, items: Sequence[Orphaned]) -> None:
-        """Our own rows, trees verified empty: the policy decides at once, nobody has to wait for the witnesses."""
-        worker_id = self._context.worker_id
+        """Our own rows, trees verified empty: the policy decides at once, nobody has to wait for the witnesses.
+
+        A mark of ours between the look and the compare-and-set refuses it, as it refuses any recoverer: look again.
+        """
         tokens = {item.fence.session_id: item.fence.token for item in items}
-        rows = [row for row in self._context.store.owners_of(list(tokens)) if row.token == tokens[row.session_id]]
+        rows = self._own_rows(tokens)
+        refused: set[SessionId] = set()
         for reason in sorted({item.reason for item in items}):
             sessions = {item.fence.session_id for item in items if item.reason == reason}
             chosen = [row for row in rows if row.session_id in sessions]
-            self._context.recover(chosen, cause=reason, by=worker_id)
+            done = self._context.recover(chosen, cause=reason, by=self._context.worker_id)
+            refused |= {each.owner.session_id for each in done if not each.applied and each.error is None}
+        again = {row.session_id for row in self._own_rows({s: tokens[s] for s in refused})} if refused else set()
         for item in items:
-            self._table.drop(item.fence.session_id, item.fence.token)
+            if item.fence.session_id in again:
+                self.ended(item)
+            else:
+                self._table.drop(item.fence.session_id, item.fence.token)
+
+    def _own_rows(self, tokens: Mapping[SessionId, ClaimToken]) -> list[OwnerRow]:
+        """Owner rows that still carry these tokens."""
+        return [row for row in self._context.store.owners_of(list(tokens)) if row.token == tokens[row.session_id]]
 
     def _unpark(self, items: Sequence[Unparked]) -> None:
         pairs = [(item.session_id, item.token) for item in items]

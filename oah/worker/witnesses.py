@@ -40,17 +40,23 @@ class Vigil:
         self._beat = self._context.clock.boottime()
 
     def passed(self, witness: str) -> bool:
-        """Called by each witness before a pass. False: it must stay silent."""
+        """Called by each witness before a pass. False: it must stay silent.
+
+        A pass may follow another at once, when somebody wakes its loop: the host has one period to acknowledge what it
+        was asked first, however often it was asked since.
+        """
         now = self._context.clock.boottime()
-        host = self._context.agent_host
-        with self._lock:
-            asked = self._asked.get(witness)
-            self._asked[witness] = now
-        if now - self._beat > self._context.rules.lease.total_seconds() / 2:
+        rules, host = self._context.rules, self._context.agent_host
+        if now - self._beat > rules.lease.total_seconds() / 2:
             if host.live():
                 host.abandon("the main loop of the worker hangs")
             return False
-        if asked is not None and host.live() and host.acknowledged_at() < asked:
+        with self._lock:
+            asked = self._asked.get(witness)
+            silent = asked is not None and bool(host.live()) and host.acknowledged_at() < asked
+            if asked is None or not silent:
+                self._asked[witness] = now
+        if asked is not None and silent and now - asked >= rules.period.total_seconds():
             host.abandon("no deadline was acknowledged for one period")
         host.extend({})  # asks for the acknowledgement that the next pass looks for
         return True

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from oah.core.model.ids import WorkspaceId
+from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass, RunStatus
 from oah.core.model.session import Place
 from oah.errors import EpochMismatch, InDoubt, Unavailable
 from oah.ports.broker import Claimed, Free, Freed, Target
+from oah.ports.store import OwnerRow, RecoveryAction
+from oah.services.recover import Recovered
 from oah.worker.context import WorkerContext
 from oah.worker.parked import Parked
 from oah.worker.settler import Settler
 from oah.worker.table import Table
+from oah.worker.work import Orphaned
 from tests.support.clock import StillClock
-from tests.support.worker_doubles import Log, Scripted, context, fence, finished, refused, settled
+from tests.support.worker_doubles import WORKER, Log, Scripted, context, fence, finished, refused, settled
 
 F = fence()
 
@@ -123,3 +128,39 @@ def test_another_epoch_is_read_and_freed_again() -> None:
     clock.seconds += 5
     duty.step()
     assert len(table) == 0
+
+
+def owner(seen_at: str) -> OwnerRow:
+    """The owner row of ``F`` as a look finds it."""
+    return OwnerRow(
+        session_id=F.session_id,
+        worker_id=WORKER,
+        token=F.token,
+        parked=False,
+        seen_at=seen_at,
+        age=timedelta(0),
+        lane=Lane("default", "noop"),
+        workspace_id=WorkspaceId("w"),
+        ready_class=None,
+        run_id=F.run_id,
+        run_status=RunStatus.RUNNING,
+        attempt=1,
+        recovery_attempts=0,
+        cancel_requested=False,
+    )
+
+
+def test_a_mark_between_look_and_recovery_of_an_orphan_of_our_own_makes_us_look_again() -> None:
+    """Otherwise it would wait for both witnesses to become stale, although its owner lives and knows."""
+    first, second = owner("1"), owner("2")
+    store = Scripted(owners_of=[[first], [second], [second]])
+    outcomes = ((first, False), (second, True))
+    calls = iter([[Recovered(row, RecoveryAction.REQUEUE, "host_lost", done)] for row, done in outcomes])
+    of = context(store, broker(), recover=lambda rows, *, cause, by: next(calls))
+    duty, table = settler(of)
+    duty.ended(Orphaned(F, "host_lost"))
+    duty.step()
+    assert duty.unsettled == 1 and len(table) == 1
+    duty.step()
+    assert duty.unsettled == 0 and len(table) == 0
+    assert next(calls, None) is None
