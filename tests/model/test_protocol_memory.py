@@ -1,5 +1,6 @@
 """The whole protocol on the embedded default: SQLite and the in-process server."""
 
+import os
 import shutil
 import tempfile
 from functools import cache
@@ -47,7 +48,7 @@ class OnMemory(Protocol):
 
 TestProtocolOnMemory = OnMemory.TestCase
 TestProtocolOnMemory.settings = settings(
-    max_examples=40,
+    max_examples=int(os.environ.get("OAH_TEST_EXAMPLES", "40")),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
