@@ -109,7 +109,12 @@ class Transport:
         self._retries = retries
         self._timeout = timeout
         self._http = httpx.Client(
-            base_url=url.rstrip("/"), headers=headers, timeout=timeout, transport=transport, follow_redirects=False
+            base_url=url.rstrip("/"),
+            headers=headers,
+            timeout=timeout,
+            transport=transport,
+            follow_redirects=False,
+            verify=not url.startswith("http:"),  # without TLS the authorities need not be loaded: it takes a while
         )
         self.url = url.rstrip("/")
 

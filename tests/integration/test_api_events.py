@@ -28,7 +28,7 @@ def take(events, count):
 
 def raw(api, path, headers=None, seconds=10.0):
     """The lines of a stream until it ends."""
-    with api.http(timeout=seconds) as http, http.stream("GET", path, headers=headers) as response:
+    with api.http() as http, http.stream("GET", path, headers=headers, timeout=seconds) as response:
         return response.status_code, response.headers, list(response.iter_lines())
 
 
@@ -262,7 +262,7 @@ def test_streams_end_when_the_process_stops(sqlite_url, tmp_path):
 
 def test_many_idle_streams_cost_one_statement_a_second(api):
     client = api.client()
-    session, [run] = session_of(client)
+    session, _ = session_of(client)
     others = [client.create_session("shell")["id"] for _ in range(20)]
     started = api.start(session)
     count = 300
@@ -277,19 +277,18 @@ def test_many_idle_streams_cost_one_statement_a_second(api):
         return reader, writer
 
     async def until(reader, word):
-        while word not in await reader.readline():
-            pass
+        while word not in (line := await reader.readline()):
+            assert line, "the stream ended"
 
     async def scenario():
-        opened = [await open_one(session if index % 2 else others[index % 20]) for index in range(count)]
+        opened = [await open_one(session if index % 2 else others[index // 2 % 20]) for index in range(count)]
         watching = [opened[index] for index in range(count) if index % 2]
         await asyncio.wait_for(asyncio.gather(*(until(reader, b"run.started") for reader, _ in watching)), 30)
-        while api.state.streams.tailer._cursors.keys() != {session, *others}:
-            await asyncio.sleep(0.01)
+        wanted = {session, *others}
+        await asyncio.to_thread(eventually, lambda: api.state.streams.tailer._cursors.keys() == wanted)
         seen = len(api.store.calls)
         begun = time.monotonic()
-        while time.monotonic() - begun < 2.5:
-            await asyncio.sleep(0.05)
+        await asyncio.to_thread(eventually, lambda: time.monotonic() - begun > 2.5)
         idle = api.store.calls[seen:]
         await asyncio.to_thread(api.output, started, "hello")
         await asyncio.wait_for(asyncio.gather(*(until(reader, b"hello") for reader, _ in watching)), 10)

@@ -95,7 +95,7 @@ class Deployment:
 
     def http(self, who: str | None = "admin", **more: Any) -> httpx.Client:
         headers = {"authorization": f"Bearer {self.secrets[who]}"} if who else {}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=20, **more)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=20, verify=False, **more)
 
     # --- what a worker would do ---
 
