@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -177,3 +178,14 @@ def test_the_console_script_in_a_pipe(system: Fleet, session: str) -> None:
     )
     assert piped.stdout.startswith("SETTING")
     assert piped.stderr.strip() == "0"
+
+
+def test_no_answer_waits_for_a_delayed_acknowledgement(system: Fleet) -> None:
+    """40 ms on every request of a kept connection is what a server without TCP_NODELAY costs on Linux."""
+    system.client.health()
+    took = []
+    for _ in range(20):
+        began = time.perf_counter()
+        system.client.health()
+        took.append(time.perf_counter() - began)
+    assert min(took) < 0.035
