@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -253,6 +254,30 @@ def test_what_cannot_be_opened_is_a_typed_error_and_leaves_nothing(desk: Bench) 
     assert absent.value.code == "program_not_found"
     assert desk.host.live() == ()
     assert list((desk.directory / "scratch").iterdir()) == []
+
+
+def test_a_program_that_is_never_ready_says_what_it_said(tmp_path: Path) -> None:
+    (tmp_path / "agents.d").mkdir()
+    text = 'kind = "marker"\ninject = "{turn}"\nready_seconds = 0.5\n'
+    (tmp_path / "agents.d" / "a.toml").write_text(
+        f'name = "silent"\nargv = ["sh", "-c", "echo no config; sleep 60"]\n{text}'
+    )
+    (tmp_path / "agents.d" / "b.toml").write_text(f'name = "gone"\nargv = ["sh", "-c", "echo no key; exit 3"]\n{text}')
+    with bench(tmp_path, profiles=tmp_path / "agents.d") as desk:
+        for profile, words in (("silent", "not ready after 0.5 s: no config"), ("gone", r"exit status 3\): no key")):
+            with pytest.raises(AgentError, match=words) as caught:
+                desk.open(profile)
+            assert caught.value.code == "agent_not_ready"
+            assert desk.host.live() == ()
+
+
+def test_a_run_cancelled_before_it_begins_is_not_given(desk: Bench) -> None:
+    control = HeldTurn()
+    control.cancel()
+    agent = desk.open("shell")
+    result = desk.turn(agent, "touch never", control=control)
+    assert (result.status, result.keep_warm) == (CANCELLED, True)
+    assert desk.turn(agent, "test -e never").exit_code == 1
 
 
 def test_an_agent_killed_by_the_deadman_writes_nothing(desk: Bench) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from oah.adapters.pty.connection import boottime
 from oah.adapters.pty.host import PtyHost
+from oah.adapters.pty.hostside import tree
+from oah.adapters.pty.incarnations import Incarnation, sweep
 from oah.errors import AgentError, Unavailable
 from oah.ports.terminal import ExitCause
 from oah.testing import processes
@@ -242,6 +244,56 @@ def test_a_process_that_keeps_changing_its_pid_is_caught(host: PtyHost) -> None:
     read_until(process, b"up")
     assert host.kill(process.agent_id)
     eventually(lambda: napping(7112) == [], what="the hopper is gone")
+
+
+def test_an_agent_of_another_user_has_its_terminal_and_dies_with_its_host(host: PtyHost) -> None:
+    """As root another user; else our own, which takes the same path."""
+    uid = 65534 if os.getuid() == 0 else os.getuid()
+    script = (
+        "id -u; echo by-name > $(tty); grep -E 'NoNewPrivs|Max file locks' /proc/self/status; echo up; sleep "
+        + nap(7114)
+    )
+    process = host.spawn(spec("sh", "-c", script, uid=uid, gid=uid if os.getuid() == 0 else os.getgid()))
+    seen = read_until(process, b"up")
+    assert seen.startswith(str(uid).encode())
+    assert b"by-name" in seen
+    assert b"NoNewPrivs:\t1" in seen
+    (sleeper,) = eventually(lambda: napping(7114))
+    os.kill(host.host_pid, signal.SIGKILL)
+    assert process.wait(LONG) is not None
+    assert not processes.alive(sleeper)
+
+
+def test_a_kill_without_an_answer_says_so(host: PtyHost) -> None:
+    process = host.spawn(spec("sleep", nap(7115)))
+    with processes.stopped(host.host_pid):
+        assert not host.kill(process.agent_id, timeout=timedelta(seconds=0.3))
+        assert host.live() == (process.agent_id,)
+    assert host.kill(process.agent_id)
+
+
+def test_the_record_of_what_was_started_stays_small(tmp_path: Path) -> None:
+    incarnation = Incarnation(tmp_path, "w.1")
+    incarnation.begin()
+    incarnation.record("host", os.getpid())
+    for pid in range(1_000_000, 1_005_000):
+        incarnation.record("agent", pid)
+        incarnation.forget(pid)
+    (path,) = tmp_path.iterdir()
+    assert len(path.read_text().splitlines()) < 1100
+    assert str(os.getpid()) in path.read_text()
+    incarnation.end()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_of_another_boot_is_only_removed(tmp_path: Path) -> None:
+    start = tree.start_time(os.getpid())
+    (tmp_path / "1.incarnation").write_text(
+        f'{{"boot": "other", "block": 1}}\n{{"host": {os.getpid()}, "start": {start}}}\n'
+    )
+    (tmp_path / "2.incarnation").write_text("")
+    assert sweep(tmp_path, limit_seconds=1).clean
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_after_stop_nothing_can_be_started(tmp_path: Path) -> None:

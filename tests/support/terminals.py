@@ -154,13 +154,13 @@ class Bench:
 
 
 @contextlib.contextmanager
-def bench(directory: Path, *, margin: float = 5.0) -> Iterator[Bench]:
+def bench(directory: Path, *, margin: float = 5.0, profiles: Path = TESTING_AGENTS) -> Iterator[Bench]:
     """Host, agents and recordings below one directory."""
     blobs, writer = DirectoryBlobs(directory / "blobs"), RecordingWriter(seconds=0.5)
     writer.start()
     with pty_host(directory, margin=margin) as host:
         around = Surroundings(host, blobs, writer, directory / "scratch")
-        agents = PtyAgents(load_profiles(TESTING_AGENTS), around)
+        agents = PtyAgents(load_profiles(profiles), around)
         agents.prepare()
         made = Bench(directory, host, agents, blobs)
         yield made

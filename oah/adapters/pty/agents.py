@@ -22,7 +22,7 @@ from oah.adapters.pty.recording import Recording, RecordingWriter
 from oah.adapters.pty.watch import Watch
 from oah.core.dialogue.outcome import Facts, judge
 from oah.core.dialogue.profile import Profile
-from oah.errors import AgentError, Unavailable
+from oah.errors import AgentError, Broken, Unavailable
 from oah.ports.agent import AgentSpec, TurnRequest, TurnResult, TurnStatus
 from oah.ports.blobs import Blobs
 from oah.ports.terminal import ExitCause, SpawnSpec
@@ -55,10 +55,18 @@ class PtyAgent:
         self.recording: Recording | None = None
         self._run, self._attempt = spec.run_id, spec.attempt
         self._closed = False
+        self._dropped = 0
 
     @property
     def agent_id(self) -> str:
         return self.spec.agent_id
+
+    @property
+    def running(self) -> PtyProcess:
+        """The process, once there is one."""
+        if self.process is None:
+            raise Broken(f"agent {self.agent_id} was never started")
+        return self.process
 
     # -- start ------------------------------------------------------------------------------------------------------
 
@@ -195,8 +203,13 @@ class PtyAgent:
             keep_warm=outcome.keep_warm,
             tree_empty=bool(process is not None and process.empty) and notice is not None,
             recording=recording,
-            dropped_bytes=process.terminal.dropped if process is not None else 0,
+            dropped_bytes=self._dropped_since(process),
         )
+
+    def _dropped_since(self, process: PtyProcess | None) -> int:
+        """Bytes dropped since the last turn."""
+        before, self._dropped = self._dropped, process.terminal.dropped if process is not None else 0
+        return self._dropped - before
 
     def facts(self, watch: Watch, *, status: int | None = None, message: str = "") -> Facts:
         """What is known now."""

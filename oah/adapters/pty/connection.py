@@ -73,6 +73,7 @@ class Connection:
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
         if not poller.poll(READY_SECONDS * 1000) or self._receive() is None:
+            self._gone = "the PTY host did not start"
             self.destroy()
             raise Unavailable(
                 f"the PTY host did not start (exit status {self._process.returncode})",
@@ -239,6 +240,7 @@ def _launch(*, margin_seconds: float, deadman_enabled: bool) -> tuple[subprocess
         process = subprocess.Popen(
             [interpreter, "-I", "-S", "-c", _START, root, *arguments],
             pass_fds=[fd],
+            cwd="/",
             env={} if deadman_enabled else {"OAH_TESTING_DEADMAN_OFF": os.environ.get("OAH_TESTING_DEADMAN_OFF", "")},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

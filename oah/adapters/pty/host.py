@@ -20,7 +20,7 @@ from typing import Any
 from oah.adapters.pty import incarnations
 from oah.adapters.pty.connection import MAX_STRING, Connection, boottime
 from oah.adapters.pty.hostside import forking
-from oah.adapters.pty.hostside.tree import TAG_NAME, Scanner, Tree, kill_round, read_process
+from oah.adapters.pty.hostside.tree import TAG_BLOCK, TAG_NAME, Scanner, Tree, kill_round, read_process
 from oah.adapters.pty.process import PtyProcess
 from oah.adapters.pty.terminal import BUFFER_BYTES, PtyTerminal, Reader
 from oah.errors import AgentError, Unavailable
@@ -94,8 +94,8 @@ class PtyHost:
             on_gone=self._gone,
         )
         self._incarnation.record("host", connection.pid)
-        connection.open()
         self._connection = connection
+        connection.open()
         if not self._enabled:
             _log.critical("THE DEADMAN IS OFF: agents outlive their deadlines; only a test that must fail may do this")
 
@@ -141,8 +141,7 @@ class PtyHost:
         with self._lock:
             if spec.agent_id in self._processes:
                 raise AgentError(f"agent {spec.agent_id} exists already", code="spawn_failed")
-            self._spawned += 1
-            tag = self._incarnation.block + self._spawned
+            tag = self._next_tag()
         known = self._deadlines.get(spec.agent_id, spec.deadline_boottime)
         spec = replace(spec, deadline_boottime=max(known, spec.deadline_boottime))
         connection = self._connected()
@@ -154,6 +153,15 @@ class PtyHost:
             raise Unavailable("the PTY host did not answer a spawn", code="host_lost") from None
         self._incarnation.record("agent", process.pid)
         return process
+
+    def _next_tag(self) -> int:
+        """One of our block that no living agent carries."""
+        carried = {process.tree.tag for process in self._processes.values()}
+        while True:
+            self._spawned = self._spawned % (TAG_BLOCK - 1) + 1
+            tag = self._incarnation.block + self._spawned
+            if tag not in carried:
+                return tag
 
     def _adopt(self, spec: SpawnSpec, tag: int, answer: tuple[Any, ...], fds: list[int]) -> PtyProcess:
         """In the reader thread: known before its exit can be heard."""
@@ -256,6 +264,7 @@ class PtyHost:
         if notice is None or notice.tree_empty:
             with self._lock:
                 self._processes.pop(agent_id, None)
+            self._incarnation.forget(process.pid)
         if notice is not None:
             process.ended(notice)
         else:
@@ -265,9 +274,6 @@ class PtyHost:
 
     def _gone(self, connection: Connection, reason: str) -> None:
         with self._lock:
-            if connection is not self._connection and self._connection is not None:
-                connection.destroy()
-                return
             recovery = threading.Thread(
                 target=self._recover, args=(connection, reason), name="host-recovery", daemon=True
             )
@@ -277,6 +283,7 @@ class PtyHost:
         if not self._stopping.is_set():
             _log.error("PTY host lost (%s): killing its agents from the worker", reason)
         connection.destroy()
+        self._incarnation.forget(connection.pid)
         with self._lock:
             processes = list(self._processes.values())
         dead = self._kill_from_here(processes)

@@ -22,6 +22,7 @@ from oah.adapters.pty.hostside import tree
 from oah.ports.terminal import SweepReport
 
 _SUFFIX = ".incarnation"
+_REWRITTEN_AFTER = 1000
 
 
 def draw_block() -> int:
@@ -34,27 +35,41 @@ def draw_block() -> int:
 
 
 class Incarnation:
-    """This one's file."""
+    """This one's file. It is rewritten with what still lives whenever it has grown by a thousand lines."""
 
     def __init__(self, directory: Path, worker_id: str) -> None:
         self.block = draw_block()
         self._directory = directory
         self._path = directory / f"{self.block:x}{_SUFFIX}"
-        self._worker_id = worker_id
+        self._first = {"boot": _boot_id(), "worker": worker_id, "block": self.block}
         self._lock = threading.Lock()
         self._file: int | None = None
+        self._living: dict[int, dict[str, object]] = {}
+        self._written = 0
 
     def begin(self) -> None:
         """Write the first line, durably: it must be there before anything is forked. Repeatable."""
-        if self._file is None:
-            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            self._write({"boot": _boot_id(), "worker": self._worker_id, "block": self.block})
-            os.fsync(self._file)
+        with self._lock:
+            if self._file is None:
+                self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._rewrite()
 
     def record(self, kind: str, pid: int) -> None:
-        """A host or an agent that was started."""
-        self._write({kind: pid, "start": tree.start_time(pid)})
+        """A `host` or an `agent` that was started."""
+        with self._lock:
+            line: dict[str, object] = {kind: pid, "start": tree.start_time(pid)}
+            self._living[pid] = line
+            if self._file is None:
+                return
+            os.write(self._file, _encoded(line))
+            self._written += 1
+            if self._written > _REWRITTEN_AFTER + 2 * len(self._living):
+                self._rewrite()
+
+    def forget(self, pid: int) -> None:
+        """It and its tree were verified dead."""
+        with self._lock:
+            self._living.pop(pid, None)
 
     def end(self) -> None:
         """Everything was verified dead."""
@@ -64,10 +79,19 @@ class Incarnation:
                 self._file = None
                 self._path.unlink(missing_ok=True)
 
-    def _write(self, line: dict[str, object]) -> None:
-        with self._lock:
-            if self._file is not None:
-                os.write(self._file, json.dumps(line).encode() + b"\n")
+    def _rewrite(self) -> None:
+        partial = self._path.with_suffix(".partial")
+        file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.write(file, b"".join(_encoded(line) for line in (self._first, *self._living.values())))
+        os.fsync(file)
+        partial.replace(self._path)
+        if self._file is not None:
+            os.close(self._file)
+        self._file, self._written = file, 0
+
+
+def _encoded(line: dict[str, object]) -> bytes:
+    return json.dumps(line).encode() + b"\n"
 
 
 def sweep(directory: Path, *, limit_seconds: float) -> SweepReport:

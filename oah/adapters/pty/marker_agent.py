@@ -12,13 +12,26 @@ from oah.adapters.pty.matching import Ended, Match, Matcher, compiled
 from oah.adapters.pty.watch import Watch
 from oah.core.dialogue.marker import begin_pattern, end_pattern, ended, injection, input_fault
 from oah.core.dialogue.outcome import Facts
-from oah.errors import AgentError, LeaseError
+from oah.core.dialogue.text import Answer
+from oah.errors import AgentError, LeaseError, Unavailable
 from oah.ports.agent import MAX_RESULT_BYTES, TurnControl, TurnRequest, TurnResult, TurnStatus
 from oah.ports.terminal import ExitCause
 
 _TYPING = timedelta(seconds=10)
 _EXIT_AFTER_END = timedelta(seconds=2)
+_SAID = 500
+"""Characters of a failed start's output that its error repeats."""
 MAX_INPUT_BYTES = MAX_RESULT_BYTES
+
+
+class _Into:
+    """Text into an answer."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.write = answer.feed
+
+    def flush(self) -> None:
+        """For pexpect."""
 
 
 class MarkerAgent(PtyAgent):
@@ -53,22 +66,30 @@ class MarkerAgent(PtyAgent):
     def _await_ready(self) -> None:
         ready = compiled(end_pattern(self.nonce, 0))
         end = time.monotonic() + self.profile.ready.total_seconds()
-        process = self.process
-        while process is not None:
+        said = Answer(_SAID)
+        self._matcher.listen(_Into(said))
+        while True:
             seen = self._matcher.look([ready])
             if isinstance(seen, Match):
-                process.terminal.set_echo(on=False)
+                self._matcher.listen(None)
                 return
-            notice = process.wait(_EXIT_AFTER_END) if isinstance(seen, Ended) else process.exited()
-            if notice is not None and notice.cause in (ExitCause.DEADLINE, ExitCause.LATE):
-                raise LeaseError("the deadman killed the agent while it started", code="fenced")
-            if notice is not None or isinstance(seen, Ended):
-                status = notice.exit_code if notice is not None else None
-                raise AgentError(
-                    f"the program ended before it was ready (exit status {status})", code="agent_not_ready"
-                )
-            if time.monotonic() > end:
-                raise AgentError(f"not ready after {self.profile.ready.total_seconds():g} s", code="agent_not_ready")
+            reason = self._start_failed(gone=isinstance(seen, Ended))
+            if not reason and time.monotonic() > end:
+                reason = f"not ready after {self.profile.ready.total_seconds():g} s"
+            if reason:
+                raise AgentError(f"{reason}: {said.text().strip() or '(no output)'}", code="agent_not_ready")
+
+    def _start_failed(self, *, gone: bool) -> str:
+        """Why it can never be ready, '' while it can. Raises LeaseError `fenced`, Unavailable `host_lost`."""
+        process = self.running
+        notice = process.wait(_EXIT_AFTER_END) if gone else process.exited()
+        if notice is None:
+            return "the program gave its terminal up before it was ready" if gone else ""
+        if notice.cause in (ExitCause.DEADLINE, ExitCause.LATE):
+            raise LeaseError("the deadman killed the agent while it started", code="fenced")
+        if notice.cause is ExitCause.HOST_LOST:
+            raise Unavailable("the PTY host was lost while the agent started", code="host_lost")
+        return f"the program ended before it was ready (exit status {notice.exit_code})"
 
     def turn(self, request: TurnRequest, control: TurnControl) -> TurnResult:
         """See ports.agent.Agent."""
@@ -84,6 +105,8 @@ class MarkerAgent(PtyAgent):
                 tree_empty=process is None,
                 recording=self.finish_recording(),
             )
+        if control.cancel_requested():
+            return TurnResult(status=TurnStatus.CANCELLED, keep_warm=self.warm, recording=self.finish_recording())
         self._idle = False
         self._turn += 1
         watch = Watch(self.around.host, process, request, control, key=self.profile.interrupt_key)
@@ -104,8 +127,7 @@ class MarkerAgent(PtyAgent):
         return result
 
     def _inject(self, request: TurnRequest) -> None:
-        process = self.process
-        assert process is not None
+        process = self.running
         text = request.input if request.input.endswith("\n") else request.input + "\n"
         self.place("input", text)
         self.note_input(request.input)
@@ -144,7 +166,6 @@ class MarkerAgent(PtyAgent):
 
     def _after_end(self, watch: Watch) -> None:
         """Nobody holds the terminal: the program is about to be gone, or has run away from its terminal."""
-        process = self.process
-        assert process is not None
+        process = self.running
         if process.wait(_EXIT_AFTER_END) is None:
             watch.kill()

@@ -9,6 +9,7 @@ survives exec and would leave the agent deaf to ^C).
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import marshal
 import os
@@ -95,13 +96,29 @@ def _become(spec: dict[str, Any], tag: int, host: int, slave: int, writer: int) 
         step = "cwd"
         os.chdir(spec["cwd"])
         step = "exec"
-        os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
+        _execute(spec["argv"], spec["env"])
     except OSError as error:
         os.write(writer, marshal.dumps((step, error.errno or 0)))
     except BaseException:  # noqa: BLE001 - a forked child must never run on as a second host
         os.write(writer, marshal.dumps((step, 0)))
     finally:
         os._exit(127)
+
+
+def _execute(argv: list[str], env: dict[str, str]) -> None:
+    """Like os.execvpe, which imports a module on its way: another user may not be able to read our interpreter."""
+    program = argv[0]
+    if "/" in program:
+        os.execve(program, argv, env)
+    failure: OSError = FileNotFoundError(errno.ENOENT, program)
+    for directory in env.get("PATH", os.defpath).split(":"):
+        try:
+            os.execve(os.path.join(directory or ".", program), argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            failure = error
+    raise failure
 
 
 def _carry(tag: int) -> None:
@@ -117,7 +134,8 @@ def _carry(tag: int) -> None:
 def _change_user(uid: int | None, gid: int | None) -> None:
     if uid is None and gid is None:
         return
-    os.setgroups([])
+    if os.getuid() == 0:
+        os.setgroups([])
     if gid is not None:
         os.setresgid(gid, gid, gid)
     if uid is not None:
