@@ -52,6 +52,10 @@ class Database(ABC):
         """The hot statements on the transaction of an ordinary connection."""
 
     @abstractmethod
+    def by_index(self, connection: Connection) -> None:
+        """For the rest of this transaction, plan for indexes: what statistics say of a queue is soon untrue."""
+
+    @abstractmethod
     def mark(self, worker: str, table: Sequence[tuple[str, str]], *, timeout: timedelta) -> Marked:
         """Touch the owner rows that match (session, token), within the time given, on the mark's own connection."""
 

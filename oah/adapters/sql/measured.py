@@ -42,6 +42,10 @@ class MeasuredDatabase(Database):
         """As they are: their transaction is timed."""
         return self._database.statements(connection)
 
+    def by_index(self, connection: Connection) -> None:
+        """Within a transaction that is timed."""
+        self._database.by_index(connection)
+
     def mark(self, worker: str, table: Sequence[tuple[str, str]], *, timeout: timedelta) -> Marked:
         """Timed as `mark`."""
         with self._measure("mark"):

@@ -5,7 +5,8 @@ Nothing here sorts or counts the backlog: the walk over sessions jumps from one 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -57,7 +58,7 @@ class Queues(Aggregate):
         self, epoch: EpochId, *, after: SessionId | None, limit: int, wrong_epoch_only: bool = False
     ) -> list[QueuedSession]:
         """In the order of their ids. With ``wrong_epoch_only`` only those the broker has not heard of in this epoch."""
-        with self._database.read() as connection:
+        with self._walking() as connection:
             if not wrong_epoch_only:
                 return self._queued(connection, _walk(connection, after, limit), epoch)
             few = connection.execute(WRONG_EPOCH, {"epoch": epoch, "limit": FEW * limit + 1}).scalars().all()
@@ -72,7 +73,7 @@ class Queues(Aggregate):
 
     def queued_sessions_of(self, sessions: Sequence[SessionId], epoch: EpochId) -> list[QueuedSession]:
         """The sessions given as they stand, also those without queued runs."""
-        with self._database.read() as connection:
+        with self._walking() as connection:
             return self._queued(connection, sorted(set(sessions)), epoch)
 
     def deferred(self, *, after: RunId | None, limit: int) -> list[DeferredRun]:
@@ -92,7 +93,7 @@ class Queues(Aggregate):
             .order_by(runs.c.id)
             .limit(limit)
         )
-        with self._database.read() as connection:
+        with self._walking() as connection:
             return [_deferred(row) for row in connection.execute(statement)]
 
     def unheard(self, epoch: EpochId, *, older_than: timedelta, limit: int) -> list[Accepted]:
@@ -109,7 +110,7 @@ class Queues(Aggregate):
         )
         parts = [_UNHEARD.format(which, before, f"p{n}") for n, which in enumerate(epochs)]
         arguments = {"epoch": epoch, "age": older_than // MICROSECOND, "limit": limit}
-        with self._database.read() as connection:
+        with self._walking() as connection:
             ids = connection.execute(text(" UNION ALL ".join(parts)), arguments).scalars().all()[:limit]
             return self._accepted(connection, ids)
 
@@ -121,11 +122,18 @@ class Queues(Aggregate):
         if not concerned:
             return []
         with self._transaction(concerned) as transaction:
+            self._database.by_index(transaction.connection)
             _promote(transaction, runs, epoch)
             for session_id in holds_ended:
                 if session_id in transaction.sessions:
                     _end_holds(transaction, session_id)
             return self._queued(transaction.connection, list(transaction.sessions), epoch)
+
+    @contextmanager
+    def _walking(self) -> Iterator[Connection]:
+        with self._database.read() as connection:
+            self._database.by_index(connection)
+            yield connection
 
     def _queued(self, connection: Connection, ids: Sequence[str], epoch: EpochId) -> list[QueuedSession]:
         if not ids:

@@ -107,8 +107,8 @@ class Connector:
         return BoundedConnection.connect(**parameters, autocommit=autocommit, prepare_threshold=prepare)
 
     def ordinary(self) -> BoundedConnection:
-        """For SQLAlchemy Core."""
-        return self.open(SERVER)
+        """For SQLAlchemy Core: nothing is prepared, for a kept plan would be one for the sizes of yesterday."""
+        return self.open(SERVER, prepare=None)
 
     def dispatch(self) -> BoundedConnection:
         """For the hot statements."""
@@ -169,7 +169,11 @@ class MarkConnection:
         for session, token in table:
             if session not in marked:
                 one = {"session": session, "token": token, "worker": worker}
-                if execute(MARK_ONE, one).rowcount:
+                try:
+                    found = execute(MARK_ONE, one).rowcount
+                except psycopg.errors.LockNotAvailable:
+                    break  # somebody keeps it: these are not confirmed, those above are
+                if found:
                     marked.add(session)
         return Marked(marked, execute(CANCELS, arguments).fetchall())
 
@@ -180,7 +184,7 @@ class MarkConnection:
             self._limit_ms = 0
         if self._limit_ms != limit_ms:
             self._connection.execute(
-                f"SET statement_timeout = {limit_ms}; SET lock_timeout = {limit_ms}", prepare=False
+                f"SET statement_timeout = {limit_ms}; SET lock_timeout = {max(1, limit_ms // 4)}", prepare=False
             )
             self._limit_ms = limit_ms
         return self._connection

@@ -93,6 +93,7 @@ class PostgresDatabase(Database):
     def read(self) -> Iterator[Connection]:
         """Read committed: one statement is one snapshot."""
         with translated(), self._ordinary.connect() as connection:
+            connection.begin()
             yield connection
 
     def statements(self, connection: Connection) -> PostgresStatements:
@@ -102,6 +103,10 @@ class PostgresDatabase(Database):
         if not connection.in_transaction():
             connection.begin()
         return PostgresStatements(driver.cursor(), self.part)
+
+    def by_index(self, connection: Connection) -> None:
+        """Until the transaction ends."""
+        connection.exec_driver_sql("SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL jit = off")
 
     def mark(self, worker: str, table: Sequence[tuple[str, str]], *, timeout: timedelta) -> Marked:
         """See MarkConnection."""

@@ -120,6 +120,9 @@ class SqliteDatabase(Database):
         assert isinstance(driver, sqlite3.Connection)  # our creator made it
         return SqliteStatements(driver.cursor())
 
+    def by_index(self, connection: Connection) -> None:
+        """It does by itself."""
+
     def mark(self, worker: str, table: Sequence[tuple[str, str]], *, timeout: timedelta) -> Marked:
         """On a connection of its own: it waits for no queue of this process."""
         deadline = time.monotonic() + timeout.total_seconds()
