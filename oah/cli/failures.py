@@ -73,8 +73,19 @@ def _usage(error: click.ClickException) -> None:
     complain(error.format_message(), hint=f"{ctx.command_path} --help" if ctx is not None else None)
 
 
+class ReaderLeft(Exception):
+    """Whoever reads our output (`head`, a pager) has seen enough."""
+
+
 class OneLineErrors(click.Command):
     """Mixed into the top command of each entry point: turns exceptions into a line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. A closed pipe is hidden from click, which would exit 1 for it."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise ReaderLeft from error
 
     def main(
         self,
@@ -107,8 +118,8 @@ class OneLineErrors(click.Command):
             return exit_code(error)
         except (click.Abort, KeyboardInterrupt):
             return Exit.INTERRUPTED
-        except BrokenPipeError:
-            # The reader (`head`, a pager) has seen enough. Keep the interpreter from complaining when it flushes.
+        except (BrokenPipeError, ReaderLeft):
+            # Keep the interpreter from complaining when it flushes.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return Exit.DONE
         except OSError as error:

@@ -153,6 +153,17 @@ def test_completion_knows_the_commands() -> None:
     assert done.stdout.split() == ["plain,attempts"]
 
 
+def test_a_reader_that_has_left_is_no_failure() -> None:
+    """Its end of the pipe is closed before anything is written: every write fails."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    code = "from oah.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "config", "show"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=30, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_version() -> None:
     assert CliRunner().invoke(oah, ["version"]).stdout.strip() == "0.1.0"
 
