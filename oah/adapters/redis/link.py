@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ from redis.retry import Retry
 
 from oah.adapters.redis import failures
 from oah.adapters.redis.scripts import Script, Value, load
-from oah.errors import Broken, InvalidRequest
+from oah.errors import Broken, InvalidRequest, Unavailable
 from oah.ports.broker import BrokerOptions
 from oah.ports.telemetry import Telemetry
 
@@ -32,6 +32,7 @@ BLOCK = timedelta(seconds=5)
 """The longest single blocking read; longer waits are several. So a silent peer is noticed."""
 
 Word = str | bytes | int
+Verify = Callable[[], None]
 Answer = Any
 """What the client library parsed: bytes, int, a list of such, or an error answer as an exception object."""
 
@@ -78,24 +79,26 @@ class Link:
         self._quick = self._pool(options.submit_timeout, options.submit_timeout)
         self._blocking = self._pool(options.connect_timeout, BLOCK + options.answer_timeout)
 
-    def run(self, epoch: str | None, calls: Sequence[Call], *, quick: bool = False) -> list[list[str]]:
+    def run(
+        self, epoch: str | None, calls: Sequence[Call], *, quick: bool = False, verify: Verify | None = None
+    ) -> list[list[str]]:
         """Call scripts in one round trip (two after the server lost its script cache); answers in order.
 
         Raises Unavailable, Backpressure or Broken for the first error among the answers."""
-        answers = self.attempt(epoch, calls, quick=quick)
+        answers = self.attempt(epoch, calls, quick=quick, verify=verify)
         for answer in answers:
             if isinstance(answer, Exception):
                 raise failures.translate(answer, address=self.dial.address)
         return [answer for answer in answers if not isinstance(answer, Exception)]
 
     def attempt(
-        self, epoch: str | None, calls: Sequence[Call], *, quick: bool = False
+        self, epoch: str | None, calls: Sequence[Call], *, quick: bool = False, verify: Verify | None = None
     ) -> list[list[str] | foreign.ResponseError]:
         """The same, with error answers in their places."""
         began = time.monotonic()
         scripts = [load(call.script) for call in calls]
         commands = [self._evalsha(script, epoch, call) for script, call in zip(scripts, calls, strict=True)]
-        answers = self.exchange(commands, quick=quick)
+        answers = self.exchange(commands, quick=quick, verify=verify)
         missing = [n for n, answer in enumerate(answers) if isinstance(answer, foreign.NoScriptError)]
         if missing:
             self._repeat(missing, scripts, commands, answers)
@@ -104,16 +107,20 @@ class Link:
         return [answer if isinstance(answer, foreign.ResponseError) else _texts(answer) for answer in answers]
 
     def exchange(
-        self, commands: Sequence[Sequence[Word]], *, quick: bool = False, blocking: bool = False
+        self,
+        commands: Sequence[Sequence[Word]],
+        *,
+        quick: bool = False,
+        blocking: bool = False,
+        verify: Verify | None = None,
     ) -> list[Answer]:
-        """Send all, read all. Error answers are returned in their places. Raises Unavailable."""
+        """Send all, read all. Error answers are returned in their places. Raises Unavailable.
+
+        ``verify`` is called before anything is sent over a suspect link, and may raise."""
         if not commands:
             return []
         pool = self._blocking if blocking else self._quick if quick else self._calls
-        try:
-            connection: Any = pool.get_connection()
-        except (foreign.RedisError, OSError) as error:
-            raise self._failed(error) from error
+        connection = self._connection(pool, verify)
         try:
             connection.send_packed_command(connection.pack_commands(commands))
             answers = [_read(connection) for _ in commands]
@@ -155,6 +162,19 @@ class Link:
         for pool in (self._calls, self._quick, self._blocking):
             pool.disconnect()
 
+    def _connection(self, pool: redis.ConnectionPool, verify: Verify | None) -> Any:
+        """A connection; if making it has shown another server, that is looked into first."""
+        for _ in range(3):
+            try:
+                connection: Any = pool.get_connection()
+            except (foreign.RedisError, OSError) as error:
+                raise self._failed(error) from error
+            if verify is None or not self.suspect:
+                return connection
+            pool.release(connection)
+            verify()
+        raise Unavailable(f"Redis at {self.dial.address} changes with every connection", code="redis_unwell")
+
     def _repeat(
         self, missing: list[int], scripts: list[Script], commands: list[list[Word]], answers: list[Answer]
     ) -> None:
@@ -162,7 +182,9 @@ class Link:
         self.telemetry.count("oah_redis_errors_total", kind="noscript")
         lost = {scripts[n].name: scripts[n] for n in missing}
         loads: list[list[Word]] = [["SCRIPT", "LOAD", self._text(script)] for script in lost.values()]
-        again = self.exchange([*loads, *(commands[n] for n in missing)])
+        # EVAL, because somebody may empty the cache again between our own two commands.
+        evals = [["EVAL", self._text(scripts[n]), *commands[n][2:]] for n in missing]
+        again = self.exchange([*loads, *evals])
         for answer in again[: len(loads)]:
             if isinstance(answer, foreign.ResponseError):
                 raise failures.translate(answer, address=self.dial.address)

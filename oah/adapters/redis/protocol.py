@@ -74,17 +74,16 @@ class RedisDispatch:
         return [Place(state) for state in self._each(epoch, "hold", "hold", items)]
 
     def claim(self, epoch: EpochId, request: ClaimRequest) -> ClaimReply:
-        self._epochs.verify()
-        return self._claimed(request, self._judge(self._link.run(epoch, [_claim(request)])[0]))
+        answer = self._link.run(epoch, [_claim(request)], verify=self._epochs.verify)[0]
+        return self._claimed(request, self._judge(answer))
 
     def turn(
         self, epoch: EpochId, frees: Sequence[Free], request: ClaimRequest, *, heads: Sequence[SessionId] = ()
     ) -> Turn:
-        self._epochs.verify()
         calls = [Call("popped", groups={"head": [(head,) for head in chunk]}) for chunk in chunks(heads)]
         first = len(calls)
         calls += [Call("free", groups={"session": _frees(chunk)}) for chunk in chunks(frees)]
-        answers = self._link.attempt(epoch, [*calls, _claim(request)])
+        answers = self._link.attempt(epoch, [*calls, _claim(request)], verify=self._epochs.verify)
         done: list[Freed] = []
         for answer in answers[first:-1]:
             done += freed(self._judge(answer)[1:])
@@ -215,11 +214,8 @@ class RedisDispatch:
 
     def _run(self, epoch: EpochId, calls: Sequence[Call], *, quick: bool = False) -> list[str]:
         """The words of all answers. Raises EpochMismatch, Unavailable, Backpressure."""
-        if not calls:
-            return []
-        self._epochs.verify()
         words: list[str] = []
-        for answer in self._link.run(epoch, calls, quick=quick):
+        for answer in self._link.run(epoch, calls, quick=quick, verify=self._epochs.verify):
             words += self._judge(answer)[1:]
         return words
 
