@@ -267,7 +267,9 @@ def queue_document(snapshot: QueueSnapshot) -> Document:
         "staleOwnerCount": counts.stale_owners,
         "runs": {str(status): count for status, count in counts.runs.items()},
         "lanes": [
-            {"lane": str(depth.lane), "class": depth.ready_class, "sessions": depth.sessions} for depth in figures.ready
+            {"lane": str(depth.lane), "class": depth.ready_class, "sessions": depth.sessions}
+            for depth in figures.ready
+            if depth.sessions
         ],
     }
 
