@@ -91,7 +91,8 @@ class TurnResult:
     signal N. `error_code`: stable name (`exit_nonzero`, `agent_exited`, `agent_raised`, `input_rejected`,
     `agent_not_reading`, `host_lost`, `agent_unkillable`, ...). `host_lost` is no fault of the run: its outcome is a
     matter of the recovery policy. `keep_warm`: the agent lives, is idle and may be parked for the session's next run.
-    `tree_empty`: the tree was verified empty (always False while `keep_warm`); False and not warm → call `close`.
+    `tree_empty`: the tree was verified empty (always False while `keep_warm`), and then nothing of the agent is left
+    to close; False and not warm → call `close`.
     `recording`: blob key of this attempt's asciicast. `dropped_bytes`: output that no consumer saw in time (event
     `output_truncated`).
     """

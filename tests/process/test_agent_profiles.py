@@ -233,6 +233,20 @@ def test_exec_ends_with_its_command_whatever_that_left_running(desk: Bench) -> N
     assert napping(7305) == []
 
 
+def test_runs_leave_no_descriptor_and_no_directory_behind_without_a_close(desk: Bench) -> None:
+    """A result that says the tree is empty asks for no close."""
+    desk.once("true")
+    before = processes.descriptors(os.getpid())
+    for _ in range(10):
+        agent = desk.open("exec")
+        assert desk.turn(agent, "true").tree_empty
+        assert not agent.scratch.exists()
+        agent = desk.open("shell")
+        assert desk.turn(agent, "exit 3").tree_empty
+        assert not agent.scratch.exists()
+    assert processes.descriptors(os.getpid()) == before
+
+
 def test_exec_cancel_and_timeout(desk: Bench) -> None:
     result = desk.once("echo go; sleep 60", control=HeldTurn(cancel_when="go"))
     assert (result.status, result.tree_empty) == (CANCELLED, True)

@@ -75,20 +75,23 @@ class PtyAgent:
         try:
             Path(self.spec.home).mkdir(parents=True, exist_ok=True)
             self.scratch.mkdir(parents=True, mode=0o700)
-            self.place("boot", self.profile.boot)
             if self.spec.uid is not None:
                 os.chown(self.scratch, self.spec.uid, -1)
-        except OSError as error:
+            self.place("boot", self.profile.boot)
+        except (OSError, AgentError) as error:
             self.discard()
             raise AgentError(f"no directory for the agent: {error}", code="spawn_failed") from error
 
     def place(self, name: str, text: str) -> None:
-        """A file in the scratch directory, readable by the agent only."""
+        """A file in the scratch directory, readable by the agent only. Raises AgentError `scratch_unwritable`."""
         path = self.scratch / name
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(text.encode())
-        if self.spec.uid is not None:
-            os.chown(path, self.spec.uid, -1)
+        try:
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+                file.write(text.encode())
+            if self.spec.uid is not None:
+                os.chown(path, self.spec.uid, -1)
+        except OSError as error:
+            raise AgentError(f"cannot write {path}: {error.strerror}", code="scratch_unwritable") from error
 
     def spawn(self, argv: tuple[str, ...]) -> PtyProcess:
         """Start it, recorded from the first byte."""
@@ -193,6 +196,10 @@ class PtyAgent:
         output, blob = hearing.finish()
         watch.refuse_fenced()
         outcome = judge(facts, failed_code=self.profile.failed_code)
+        dropped = self._dropped_since(process)
+        empty = bool(process is not None and process.empty) and notice is not None
+        if empty:
+            self.leave()
         return TurnResult(
             status=TurnStatus(outcome.verdict.value),
             output=output,
@@ -201,9 +208,9 @@ class PtyAgent:
             error_code=outcome.error_code,
             error_message=outcome.error_message,
             keep_warm=outcome.keep_warm,
-            tree_empty=bool(process is not None and process.empty) and notice is not None,
+            tree_empty=empty,
             recording=recording,
-            dropped_bytes=self._dropped_since(process),
+            dropped_bytes=dropped,
         )
 
     def _dropped_since(self, process: PtyProcess | None) -> int:
@@ -229,12 +236,15 @@ class PtyAgent:
     def failed(self, error: AgentError | Unavailable) -> TurnResult:
         """A turn that could not begin."""
         empty = self.process is None or self.around.host.kill(self.agent_id)
+        recording = self.finish_recording()
+        if empty:
+            self.leave()
         return TurnResult(
             status=TurnStatus.FAILED,
             error_code=error.code if empty else "agent_unkillable",
             error_message=error.message,
             tree_empty=empty,
-            recording=self.finish_recording(),
+            recording=recording,
         )
 
     # -- life -------------------------------------------------------------------------------------------------------
@@ -251,11 +261,16 @@ class PtyAgent:
             if self.alive() and grace > timedelta(0) and self.profile.quit:
                 self._ask_to_leave(process, grace)
             empty = self.around.host.kill(self.agent_id)
-            process.terminal.close()
-        self._closed = True
         self.finish_recording()
-        self.discard()
+        self.leave()
         return empty
+
+    def leave(self) -> None:
+        """Give back terminal and scratch directory: nothing of the agent is left, or nothing can be done about it."""
+        self._closed = True
+        if self.process is not None:
+            self.process.terminal.close()
+        self.discard()
 
     def _ask_to_leave(self, process: PtyProcess, grace: timedelta) -> None:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import timedelta
 
 from oah.adapters.pty.agents import PtyAgent
@@ -35,12 +34,14 @@ class CommandAgent(PtyAgent):
         """See ports.agent.Agent."""
         fault = input_fault(request.input, limit=MAX_RESULT_BYTES)
         if fault is not None:
-            return replace(self.failed(AgentError(fault[1], code=fault[0])), tree_empty=True)
+            return self.failed(AgentError(fault[1], code=fault[0]))
         if control.cancel_requested():
-            return TurnResult(status=TurnStatus.CANCELLED, tree_empty=True, recording=self.finish_recording())
-        self.place("input", request.input)
+            recording = self.finish_recording()
+            self.leave()
+            return TurnResult(status=TurnStatus.CANCELLED, tree_empty=True, recording=recording)
         self.note_input(request.input)
         try:
+            self.place("input", request.input)
             process = self.spawn(self._command(request.input))
         except (AgentError, Unavailable) as error:
             return self.failed(error)

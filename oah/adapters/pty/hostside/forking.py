@@ -87,6 +87,7 @@ def _become(spec: dict[str, Any], tag: int, host: int, slave: int, writer: int) 
         for signum in _TO_DEFAULT:
             signal.signal(signum, signal.SIG_DFL)
         _carry(tag)
+        os.umask(0o022)
         step = "user"
         _change_user(spec["uid"], spec["gid"])
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
