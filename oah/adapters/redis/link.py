@@ -221,18 +221,18 @@ class Link:
         return failures.translate(error, address=self.dial.address)
 
     def _pool(self, connect: timedelta, answer: timedelta) -> redis.ConnectionPool:
-        settings = dict(self.dial.settings)
+        settings: dict[str, Any] = {
+            **self.dial.settings,
+            "socket_connect_timeout": connect.total_seconds(),
+            "socket_timeout": answer.total_seconds(),
+            "retry": Retry(NoBackoff(), 0),
+            "protocol": 2,
+        }
         if self.dial.connection_class is not None:
             settings["connection_class"] = self.dial.connection_class
         if not self.dial.in_process:
             settings["redis_connect_func"] = self._greet
-        return redis.ConnectionPool(
-            socket_connect_timeout=connect.total_seconds(),
-            socket_timeout=answer.total_seconds(),
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-            **settings,
-        )
+        return redis.ConnectionPool(**settings)
 
     def _greet(self, connection: Any) -> None:
         """Log in, and look which server this is."""
