@@ -13,13 +13,15 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from oah.core.model.ids import EpochId, RunId, SessionId, WorkerId, WorkspaceId
+from oah.core.model.ids import EpochId, RunId, SessionId, WorkspaceId
 from oah.core.model.run import RunClass
 from oah.core.policy import admission
 from oah.errors import EpochMismatch, InvalidRequest, RequestError
-from oah.ports.broker import Broker, Hear
+from oah.ports.broker import Broker
 from oah.ports.clock import Clock, Ids
 from oah.ports.store import Accepted, NewRun, Store, SubmitLimits
+from oah.services.place import Places
+from oah.services.relay import hear as hear_of
 
 
 class OnBusy(StrEnum):
@@ -140,30 +142,17 @@ def hear(broker: Broker, store: Store, epoch: EpochId | None, accepted: Sequence
     fresh = [one for one in accepted if not one.replayed]
     if epoch is None or not fresh:
         return None
-    hears = [_hear(one) for one in fresh]
+    places, hears = Places(store, broker), [hear_of(one) for one in fresh]
     try:
-        placed = broker.enqueue(epoch, hears)
+        places.hear(epoch, hears)
     except EpochMismatch:
         current = store.current_epoch()
         if current is None or current == epoch:
             raise
-        epoch, placed = current, broker.enqueue(current, hears)
-    owners: set[WorkerId] = {one.owner for one in placed if one.owner is not None}
-    if owners:
-        broker.look(sorted(owners))
+        epoch = current
+        places.hear(epoch, hears)
     newest: dict[SessionId, int] = {}
     for one in fresh:
         newest[one.run.session_id] = max(one.event_number, newest.get(one.run.session_id, 0))
     broker.publish(list(newest.items()))
     return epoch
-
-
-def _hear(one: Accepted) -> Hear:
-    return Hear(
-        session_id=one.run.session_id,
-        run_id=one.run.id,
-        lane=one.lane,
-        workspace_id=one.run.workspace_id,
-        ready_class=one.ready_class,
-        due_in=one.due_in,
-    )

@@ -8,6 +8,8 @@ import pytest
 
 from oah.core.model.session import Place
 from oah.errors import Unavailable
+from oah.services.place import Places
+from oah.services.relay import RelayRuns
 from tests.support import eventually
 from tests.support.api import EPOCH
 
@@ -319,7 +321,11 @@ def test_a_broker_that_is_away_does_not_refuse_submits(apis):
         apis.broker.on()
         assert place(apis, session) is Place.IDLE
         [unheard] = apis.store.unheard(EPOCH, older_than=timedelta(0), limit=10)
-        assert unheard.run.session_id == session, "the relay will find it"
+        assert unheard.run.session_id == session
+        relay = RelayRuns(apis.store, Places(apis.store, apis.broker), apis.context.telemetry, timedelta(0))
+        assert relay(EPOCH) == 1
+        assert place(apis, session) is Place.READY, "the relay has repeated it"
+        apis.work(session)
         assert submit(http, session).status_code == 202
         eventually(lambda: place(apis, session) is Place.READY)
         assert http.get("/readyz").status_code == 200
