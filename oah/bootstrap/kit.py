@@ -15,6 +15,7 @@ from oah.adapters.redis.connect import open_broker as connect_broker
 from oah.adapters.sql.store import open_store
 from oah.adapters.system.clock import SystemClock
 from oah.adapters.system.ids import SystemIds
+from oah.bootstrap.hardening import close_data_dir
 from oah.controller.rules import recovery_rules
 from oah.errors import InvalidRequest
 from oah.ports.broker import Broker, BrokerOptions
@@ -84,7 +85,7 @@ def system_ids() -> Ids:
 
 def open_database(settings: Settings) -> Store:
     """The store alone (``--direct``)."""
-    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    close_data_dir(settings)
     return open_store(settings.database)
 
 
@@ -96,7 +97,7 @@ def open_broker(settings: Settings) -> Broker:
 def open_kit(settings: Settings, *, process: str) -> Kit:
     """Open the adapters. Nothing is contacted yet that may be away: that is retried by who needs it."""
     configure(process=process, level=settings.log_level, form=settings.log_format)
-    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    close_data_dir(settings)
     telemetry = PrometheusTelemetry(process=process, version=oah_version())
     clock, ids = SystemClock(), SystemIds()
     store = open_store(settings.database, telemetry=telemetry)

@@ -16,6 +16,7 @@ from oah.adapters.pty.profiles import load_profiles
 from oah.adapters.pty.recording import RecordingWriter
 from oah.adapters.sql.history import HistoryFile
 from oah.adapters.system.figures import ProcessGauge
+from oah.bootstrap.hardening import shield_worker
 from oah.bootstrap.kit import PROFILES_DIR, Kit, needs_a_server, oah_version, open_kit, run
 from oah.core.model.lane import Lane
 from oah.core.policy import claim_order
@@ -33,6 +34,7 @@ def worker_of(kit: Kit, *, address: str | None = None, on_drain: Callable[[], No
     settings = kit.settings
     section = settings.worker
     identity = take_name(settings.data_dir, section.name or socket.gethostname(), exact=section.name is not None)
+    shield_worker(settings, identity.directory)
     worker_id = identity.worker_id(kit.ids.nonce())
     host = PtyHost(
         state_dir=identity.directory / "host",
@@ -60,6 +62,8 @@ def worker_of(kit: Kit, *, address: str | None = None, on_drain: Callable[[], No
             affinity=timedelta(seconds=section.affinity_seconds),
             drain_grace=timedelta(seconds=section.drain_grace_seconds),
             heartbeat=timedelta(seconds=section.heartbeat_seconds),
+            agent_uid=section.agent_uid,
+            agent_gid=section.agent_gid,
         ),
         store=kit.store,
         broker=kit.broker,

@@ -152,7 +152,8 @@ def judge_platform(settings: Settings) -> Iterator[Finding]:
         yield ok("data_dir", f"{directory} does not exist yet")
         return
     mode = directory.stat().st_mode & 0o777
-    if mode & 0o077:
+    allowed = 0o011 if settings.worker.agent_uid is not None else 0
+    if mode & 0o077 & ~allowed:
         yield warn("data_dir", f"{directory} is open to other users ({mode:o})", f"chmod 700 {directory}")
     elif not os.access(directory, os.W_OK):
         yield bad("data_dir", f"{directory} cannot be written")

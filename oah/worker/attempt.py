@@ -206,6 +206,8 @@ class Attempts:
                 deadline_boottime=deadline,
                 env=session.env,
                 session_ref=session.session_ref,
+                uid=self._context.rules.agent_uid,
+                gid=self._context.rules.agent_gid,
             )
         )
         self._context.telemetry.count("oah_agents_opened_total", agent="fresh")

@@ -35,6 +35,9 @@ class WorkerRules:
     ladder: KillLadder = field(default_factory=KillLadder)
     output_bytes: int = 1024 * 1024
     """Text of ``run.output`` events per attempt."""
+    agent_uid: int | None = None
+    agent_gid: int | None = None
+    """The user that agents run as; None: the worker's own."""
 
     @property
     def period(self) -> timedelta:

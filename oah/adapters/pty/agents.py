@@ -73,10 +73,13 @@ class PtyAgent:
     def prepare(self) -> None:
         """Home and scratch directory. Raises AgentError `spawn_failed`."""
         try:
-            Path(self.spec.home).mkdir(parents=True, exist_ok=True)
+            home = Path(self.spec.home)
+            home.mkdir(parents=True, exist_ok=True)
             self.scratch.mkdir(parents=True, mode=0o700)
             if self.spec.uid is not None:
-                os.chown(self.scratch, self.spec.uid, -1)
+                for own in (home, self.scratch):
+                    own.parent.chmod(0o711)  # to be passed through, not to be read
+                    os.chown(own, self.spec.uid, -1 if self.spec.gid is None else self.spec.gid)
             self.place("boot", self.profile.boot)
         except (OSError, AgentError) as error:
             self.discard()

@@ -11,7 +11,7 @@ import psutil
 @dataclass(frozen=True, slots=True)
 class ProcessFigures:
     """`cpu_percent`: of one core, since the last look, this process alone. `tree_*`: with all living descendants
-    (agents). `load`: 1-minute load average per core. Memory in bytes."""
+    (agents). `load`: 1-minute load average per core. `open_files`: 0 where they cannot be seen. Memory in bytes."""
 
     cpu_percent: float
     rss_bytes: int
@@ -22,6 +22,14 @@ class ProcessFigures:
     load: float
     memory_available_bytes: int
     memory_total_bytes: int
+
+
+def _open_files(process: psutil.Process) -> int:
+    try:
+        return process.num_fds()
+    except psutil.AccessDenied:
+        # A process that drives agents closes its /proc to its own user as well.
+        return 0
 
 
 class ProcessGauge:
@@ -50,7 +58,7 @@ class ProcessGauge:
             tree_rss_bytes=tree_rss,
             tree_processes=tree,
             threads=threads,
-            open_files=process.num_fds(),
+            open_files=_open_files(process),
             load=os.getloadavg()[0] / (psutil.cpu_count() or 1),
             memory_available_bytes=memory.available,
             memory_total_bytes=memory.total,
