@@ -56,7 +56,8 @@ class Behind:
                 connection.commit()
                 return rows
         with psycopg.connect(self._url, autocommit=True) as connection:
-            cursor = connection.execute(statement.replace("?", "%s"), arguments)  # type: ignore[arg-type]
+            given = (statement.replace("?", "%s"), arguments) if arguments else (statement,)
+            cursor = connection.execute(*given)  # type: ignore[arg-type]
             return cursor.fetchall() if cursor.description else []
 
     def age_owner(self, session_id: str, by: timedelta) -> None:

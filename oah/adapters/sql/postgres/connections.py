@@ -156,7 +156,7 @@ class MarkConnection:
     def _marked(
         self, worker: str, table: Sequence[tuple[str, str]], left: Callable[[], float], timeout: timedelta
     ) -> Marked:
-        connection = self._ready(timeout)
+        connection = self._ready(timeout, left())
         arguments = {"sessions": [s for s, _ in table], "tokens": [t for _, t in table], "worker": worker}
 
         def execute(statement: str, given: dict[str, Any]) -> psycopg.Cursor[Any]:
@@ -177,11 +177,12 @@ class MarkConnection:
                     marked.add(session)
         return Marked(marked, execute(CANCELS, arguments).fetchall())
 
-    def _ready(self, timeout: timedelta) -> BoundedConnection:
+    def _ready(self, timeout: timedelta, left: float) -> BoundedConnection:
         limit_ms = max(1, timeout // timedelta(milliseconds=1))
         if self._connection is None or self._connection.closed:
             self._connection = self._connector.open({"timezone": "UTC", **DISPATCH}, autocommit=True, prepare=0)
             self._limit_ms = 0
+        self._connection.answer_within = max(0.001, left)
         if self._limit_ms != limit_ms:
             self._connection.execute(
                 f"SET statement_timeout = {limit_ms}; SET lock_timeout = {max(1, limit_ms // 4)}", prepare=False
