@@ -1,4 +1,4 @@
-"""The agents of the test kit for fleets under test: profiles `scripted` and `ledger`, and what the judge needs of runs."""
+"""The agents of the test kit for fleets under test (`scripted`, `ledger`), and what the judge needs of runs."""
 
 from __future__ import annotations
 
