@@ -244,7 +244,8 @@ def test_runs_leave_no_descriptor_and_no_directory_behind_without_a_close(desk: 
         agent = desk.open("shell")
         assert desk.turn(agent, "exit 3").tree_empty
         assert not agent.scratch.exists()
-    assert processes.descriptors(os.getpid()) == before
+    # Fewer is fine: what earlier tests left may be collected meanwhile.
+    assert processes.descriptors(os.getpid()) <= before
 
 
 def test_exec_cancel_and_timeout(desk: Bench) -> None:
