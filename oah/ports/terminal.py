@@ -193,9 +193,11 @@ class AgentHost(Protocol):
         """Kill all trees, end the host. True when every tree was verified empty. Repeatable."""
 
     def spawn(self, spec: SpawnSpec) -> AgentProcess:
-        """Start a program; returns when exec succeeded. Raises AgentError `program_not_found`, `spawn_failed`,
-        `deadline_passed`, `spawn_too_large` (request over 256 KiB or one string over 128 KiB); Unavailable `host_lost`
-        while there is no host."""
+        """Start a program; returns when exec succeeded. While a lost host is replaced it waits.
+
+        Raises AgentError `program_not_found`, `spawn_failed`, `deadline_passed`, `spawn_too_large` (request over 256
+        KiB or one string over 128 KiB); Unavailable `host_away` when there is no host and nothing was started,
+        `host_lost` when the host was lost meanwhile and whatever it had started is dead."""
 
     def extend(self, deadlines_boottime: Mapping[str, float]) -> None:
         """New deadlines by agent id, each the later of the confirmations of its session (+ lease - margin). The host

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 CLOSE_GRACE = timedelta(seconds=2)
 """How politely an agent is ended that is not kept: its turn is over."""
 
+NOT_STARTED = ("deadline_passed", "host_away")
+"""Nothing ran, because it was too late or because there was no PTY host: the run is released, nothing is counted."""
+
 
 @dataclass(slots=True)
 class _Control:
@@ -82,6 +85,7 @@ class Attempts:
         kept = isinstance(ending, Finished) and ending.agent is not None
         if not kept:
             self._table.agent(fence.session_id, fence.token, None)
+        self._table.ending(fence.session_id, fence.token)
         self._settler.ended(ending)
 
     # --- the attempt ---
@@ -101,8 +105,6 @@ class Attempts:
         except LeaseError:
             self._killed("deadman")
             return Orphaned(fence, "deadline_passed")
-        except Unavailable:
-            return Orphaned(fence, "host_lost")
         except OahError as error:
             return self._not_opened(assignment, begun, error)
         except Exception as error:
@@ -158,6 +160,8 @@ class Attempts:
         if result.error_code == "host_lost":
             self._killed("host_lost")
             return Orphaned(assignment.fence, "host_lost")
+        if result.error_code in NOT_STARTED:
+            return Returned(assignment.fence, assignment.ready_class)
         if assignment.give_back and result.status is TurnStatus.FAILED:
             self._killed("drain")
             return Returned(assignment.fence, assignment.ready_class)
@@ -231,6 +235,10 @@ class Attempts:
     # --- endings that are no turn ---
 
     def _not_opened(self, assignment: Assignment, begun: float, error: OahError) -> Ending:
+        if error.code in NOT_STARTED:
+            return Returned(assignment.fence, assignment.ready_class)
+        if isinstance(error, Unavailable):
+            return Orphaned(assignment.fence, "host_lost")
         if error.code == "agent_unkillable":
             return self._unkillable(assignment, begun, "fresh")
         outcome = Outcome(RunStatus.FAILED, error=RunError(error.code, error.message), agent="fresh")

@@ -5,6 +5,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -296,12 +297,23 @@ def test_a_record_of_another_boot_is_only_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_many_starts_at_once_do_not_confuse_the_host(tmp_path: Path) -> None:
+    """A child on its way to exec holds copies of its neighbours' pipes; the host must not hear of those again."""
+    with pty_host(tmp_path) as host:
+        first = host.host_pid
+        with ThreadPoolExecutor(24) as pool:
+            processes = list(pool.map(lambda _: host.spawn(spec("true")), range(400)))
+        assert all(process.wait(LONG) for process in processes)
+        assert host.host_pid == first
+        eventually(lambda: host.live() == (), what="all are gone")
+
+
 def test_after_stop_nothing_can_be_started(tmp_path: Path) -> None:
     with pty_host(tmp_path) as host:
         host.stop()
         with pytest.raises(Unavailable) as caught:
             host.spawn(spec("true"))
-        assert caught.value.code == "host_lost"
+        assert caught.value.code == "host_away"
 
 
 def test_disarming_the_deadman_needs_the_testing_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -265,14 +266,29 @@ def test_waiting_for_strays_does_not_steal_the_status_of_other_children(tmp_path
         assert child.wait(5) == 7
 
 
-def test_a_spawn_without_a_host_is_unavailable(tmp_path: Path) -> None:
+def test_a_spawn_without_a_host_waits_for_the_next_one(tmp_path: Path) -> None:
+    """Otherwise each run that is claimed meanwhile would cost a recovery attempt."""
+    with pty_host(tmp_path) as host:
+        lost = host.host_pid
+        os.kill(lost, signal.SIGSTOP)
+        host.abandon("test")
+        notice = host.spawn(spec("true")).wait(LONG)
+        assert notice is not None
+        assert notice.cause is ExitCause.EXITED
+        assert host.host_pid not in (0, lost)
+
+
+def test_a_spawn_that_loses_its_host_ends_when_nothing_of_it_is_left(tmp_path: Path) -> None:
     with pty_host(tmp_path) as host:
         os.kill(host.host_pid, signal.SIGSTOP)
-        host.abandon("test")
-        with pytest.raises(Unavailable) as caught:
-            host.spawn(spec("true"))
-        assert caught.value.code == "host_lost"
-        eventually(lambda: host.host_pid, what="a new host")
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(host.spawn, spec("true"))
+            eventually(lambda: host.live(), what="asked: it may live from now on")
+            host.abandon("test")
+            error = asked.exception(timeout=10)
+        assert isinstance(error, Unavailable)
+        assert error.code == "host_lost"
+        assert host.live() == ()
 
 
 def test_the_deliberate_violation_agents_outlive_their_deadline_with_the_deadman_off(

@@ -54,6 +54,7 @@ class Connection:
         self._sent: dict[int, float] = {}
         self._gone: str | None = None
         self.acknowledged = boottime()
+        self.opened = False
         self.recovered = threading.Event()
         """Set by the owner once everything that this host left was killed."""
         self._process, self._socket = _launch(margin_seconds=margin_seconds, deadman_enabled=deadman_enabled)
@@ -80,6 +81,8 @@ class Connection:
                 code="host_lost",
                 hint="run it by hand: python -m oah.adapters.pty.hostside.main",
             )
+        self.acknowledged = boottime()
+        self.opened = True
         self._reader.watch(self._socket.fileno(), self._hear)
         self._reader.watch(self._pidfd, lambda: self.give_up("the PTY host ended"))
 
@@ -244,7 +247,7 @@ def _launch(*, margin_seconds: float, deadman_enabled: bool) -> tuple[subprocess
             env={} if deadman_enabled else {"OAH_TESTING_DEADMAN_OFF": os.environ.get("OAH_TESTING_DEADMAN_OFF", "")},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=None,  # ours: what a dying host has to say belongs into the worker's log
         )
     ours.settimeout(0)
     return process, ours

@@ -13,20 +13,21 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from errno import E2BIG, ENOENT, ENOTDIR
 from pathlib import Path
 from typing import Any
 
 from oah.adapters.pty import incarnations
-from oah.adapters.pty.connection import MAX_STRING, Connection, boottime
+from oah.adapters.pty.connection import Connection, boottime
 from oah.adapters.pty.hostside import forking
-from oah.adapters.pty.hostside.tree import TAG_BLOCK, TAG_NAME, Scanner, Tree, kill_round, read_process
+from oah.adapters.pty.hostside.tree import TAG_BLOCK, Scanner, Tree, kill_round, read_process
 from oah.adapters.pty.process import PtyProcess
+from oah.adapters.pty.spawning import refusal_of, request_of
 from oah.adapters.pty.terminal import BUFFER_BYTES, PtyTerminal, Reader
 from oah.errors import AgentError, Unavailable
 from oah.ports.terminal import UNKILLABLE_AFTER, ExitCause, ExitNotice, HostLost, SpawnSpec, SweepReport
 
 SPAWN_SECONDS = 15.0
+_LOOK_SECONDS = 0.02
 _DEADLINES_PER_MESSAGE = 500
 _RESTART_PAUSES = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
 
@@ -53,6 +54,7 @@ class PtyHost:
         self._incarnation = incarnations.Incarnation(state_dir, worker_id)
         self._lock = threading.Lock()
         self._processes: dict[str, PtyProcess] = {}
+        self._asked: set[str] = set()
         self._spawned = 0
         self._deadlines: dict[str, float] = {}
         self._connection: Connection | None = None
@@ -142,15 +144,16 @@ class PtyHost:
             if spec.agent_id in self._processes:
                 raise AgentError(f"agent {spec.agent_id} exists already", code="spawn_failed")
             tag = self._next_tag()
+        connection = self._await_connected()
         known = self._deadlines.get(spec.agent_id, spec.deadline_boottime)
         spec = replace(spec, deadline_boottime=max(known, spec.deadline_boottime))
-        connection = self._connected()
-        future = connection.ask(lambda answer, fds: self._adopt(spec, tag, answer, fds), "spawn", _request(spec, tag))
+        with self._lock:
+            self._asked.add(spec.agent_id)
         try:
-            process: PtyProcess = future.result(SPAWN_SECONDS)
-        except TimeoutError:
-            connection.give_up("the PTY host did not answer a spawn")
-            raise Unavailable("the PTY host did not answer a spawn", code="host_lost") from None
+            process = self._spawn(connection, spec, tag)
+        finally:
+            with self._lock:
+                self._asked.discard(spec.agent_id)
         self._incarnation.record("agent", process.pid)
         return process
 
@@ -166,7 +169,7 @@ class PtyHost:
     def _adopt(self, spec: SpawnSpec, tag: int, answer: tuple[Any, ...], fds: list[int]) -> PtyProcess:
         """In the reader thread: known before its exit can be heard."""
         if answer[0] == "refused":
-            raise _refusal(spec, str(answer[2]), int(answer[3]))
+            raise refusal_of(spec, str(answer[2]), int(answer[3]))
         terminal = PtyTerminal(fds[0], buffer_bytes=self._buffer_bytes)
         process = PtyProcess(spec.agent_id, Tree(answer[2], answer[3], tag), terminal)
         with self._lock:
@@ -174,9 +177,32 @@ class PtyHost:
         self._reader.add(terminal)
         return process
 
+    def _spawn(self, connection: Connection, spec: SpawnSpec, tag: int) -> PtyProcess:
+        request = request_of(spec, tag)
+        future = connection.ask(lambda answer, fds: self._adopt(spec, tag, answer, fds), "spawn", request)
+        try:
+            process: PtyProcess = future.result(SPAWN_SECONDS)
+        except (Unavailable, TimeoutError):
+            connection.give_up("the PTY host did not answer a spawn")
+            # It may have been forked: only after the recovery nothing of it is left, and its session may move.
+            connection.recovered.wait(UNKILLABLE_AFTER.total_seconds())
+            raise Unavailable("the PTY host was lost during a spawn", code="host_lost") from None
+        return process
+
+    def _await_connected(self) -> Connection:
+        """A lost host is being replaced: wait for the next one. Raises Unavailable `host_away`: nothing was started."""
+        end = time.monotonic() + SPAWN_SECONDS
+        while not self._stopping.wait(_LOOK_SECONDS if self.host_pid == 0 else 0):
+            try:
+                return self._connected()
+            except Unavailable:
+                if time.monotonic() > end:
+                    break
+        raise Unavailable("there is no PTY host now", code="host_away")
+
     def _connected(self) -> Connection:
         connection = self._connection
-        if connection is None or connection.gone or self._stopping.is_set():
+        if connection is None or connection.gone or not connection.opened or self._stopping.is_set():
             raise Unavailable("there is no PTY host now", code="host_lost")
         return connection
 
@@ -239,7 +265,7 @@ class PtyHost:
     def live(self) -> tuple[str, ...]:
         """See ports.terminal.AgentHost."""
         with self._lock:
-            return tuple(self._processes)
+            return (*self._processes, *(self._asked - self._processes.keys()))
 
     def _heard(self, message: tuple[Any, ...]) -> None:
         match message:
@@ -336,64 +362,3 @@ def _reap_strays(trees: list[Tree]) -> None:
                     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
                 except ChildProcessError:
                     continue
-
-
-def _request(spec: SpawnSpec, tag: int) -> dict[str, object]:
-    env = {
-        "OAH_SESSION_ID": spec.session_id,
-        "OAH_RUN_ID": spec.run_id,
-        "OAH_ATTEMPT": str(spec.attempt),
-        "OAH_WORKER_ID": spec.worker_id,
-        **spec.env,
-        TAG_NAME: str(tag),
-    }
-    if not spec.argv:
-        raise AgentError("nothing to start: the command is empty", code="spawn_failed")
-    for text in (*spec.argv, *(f"{name}={value}" for name, value in env.items()), spec.cwd):
-        _check(text)
-    if any(not name or "=" in name for name in env):
-        raise AgentError("a name in the environment is empty or has a '='", code="spawn_failed")
-    return {
-        "agent_id": spec.agent_id,
-        "argv": list(spec.argv),
-        "env": env,
-        "cwd": spec.cwd,
-        "rows": spec.rows,
-        "cols": spec.cols,
-        "uid": spec.uid,
-        "gid": spec.gid,
-        "deadline": spec.deadline_boottime,
-        "tag": tag,
-    }
-
-
-def _check(text: str) -> None:
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise AgentError("an argument or environment entry is not valid Unicode", code="spawn_failed") from None
-    if "\0" in text:
-        raise AgentError("an argument or environment entry has a NUL", code="spawn_failed")
-    if size >= MAX_STRING:
-        raise AgentError(
-            f"an argument or environment entry of {size} bytes, more than {MAX_STRING}", code="spawn_too_large"
-        )
-
-
-def _refusal(spec: SpawnSpec, step: str, errno: int) -> AgentError:
-    why = os.strerror(errno) if errno else "unknown error"
-    match step:
-        case "deadline":
-            return AgentError("the claim's deadline had passed before the program was started", code="deadline_passed")
-        case "exec" if errno in (ENOENT, ENOTDIR):
-            return AgentError(
-                f"program not found: {spec.argv[0]}", code="program_not_found", hint="is it installed and on the PATH?"
-            )
-        case "exec" if errno == E2BIG:
-            return AgentError("arguments and environment are too large", code="spawn_too_large")
-        case "exec":
-            return AgentError(f"cannot execute {spec.argv[0]}: {why}", code="spawn_failed")
-        case "cwd":
-            return AgentError(f"cannot enter {spec.cwd}: {why}", code="spawn_failed")
-        case _:
-            return AgentError(f"cannot start a program ({step}): {why}", code="spawn_failed")

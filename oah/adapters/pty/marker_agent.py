@@ -4,6 +4,7 @@ over."""
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 from oah.adapters.pty.agents import PtyAgent
@@ -118,10 +119,10 @@ class MarkerAgent(PtyAgent):
             watch.refuse_fenced()
             if process.exited() is None:
                 watch.kill()
-                return self.conclude(
-                    watch, hearing, Facts(fault=(error.code, error.message), killed=True, empty=watch.empty)
-                )
-            facts = self.facts(watch)
+                # A terminal that is gone may be the first sign of a lost host, which is not the agent's fault.
+                facts = replace(self.facts(watch), fault=(error.code, error.message))
+            else:
+                facts = self.facts(watch)
         result = self.conclude(watch, hearing, facts)
         self._idle = result.keep_warm
         return result

@@ -131,7 +131,7 @@ class Host:
             os.read(fd, 4096)
             self.reap()
         elif fd in self.by_errors:
-            self.started(self.by_errors.pop(fd))
+            self.started(self.by_errors[fd])
 
     def widow(self) -> None:
         """The worker is gone."""
@@ -200,8 +200,16 @@ class Host:
 
     def started(self, agent: Agent) -> None:
         """The errors pipe ended (exec succeeded, or the child was killed before) or says why exec failed."""
-        error = os.read(agent.forked.errors, 4096)
-        os.close(agent.forked.errors)
+        errors = agent.forked.errors
+        try:
+            error = os.read(errors, 4096)
+        except BlockingIOError:
+            return
+        # Another child that has not come to its exec yet may hold a copy: closed only, the pipe would go on to be
+        # reported under a number that is somebody else's by then.
+        self.poller.unregister(errors)
+        del self.by_errors[errors]
+        os.close(errors)
         agent.starting = False
         if not error:
             self.say(("spawned", agent.number, agent.forked.pid, agent.tree.start), agent.forked.master)
