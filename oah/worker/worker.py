@@ -168,11 +168,7 @@ class Worker(ThreadComponent):
             raise Broken(f"processes of an earlier incarnation cannot be killed: {swept.left}", code="agent_unkillable")
         if swept.killed:
             context.telemetry.count("oah_agents_killed_total", swept.killed, reason="swept")
-<<<<<<< Updated upstream
         context.agent_host.start(self._host_lost, on_frozen=self._mark_now)
-=======
-        context.agent_host.start(self._host_lost, self._mark_now)
->>>>>>> Stashed changes
         before = [WorkerId(each) for each in context.outcomes.worker_ids()]
         self._persist(lambda: context.store.record_worker(self.id, context.name, context.host))
         self._persist(self._settler.deliver_kept)
