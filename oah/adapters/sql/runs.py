@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Select, case, select, update
+from sqlalchemy import ColumnElement, Connection, Select, case, func, null, select, update
 
 from oah.adapters.sql.aggregate import Aggregate, Transaction, after, picked
 from oah.adapters.sql.columns import now
@@ -19,7 +19,7 @@ from oah.core.model.ids import RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.run import Attempt, ReadyClass, RecoveryState, Run, RunStatus, Step
 from oah.core.model.session import SessionState
 from oah.errors import Conflict, NotFound
-from oah.ports.store import Accepted, Cancelled, CancelResult, Page, RunFilter
+from oah.ports.store import EXCERPT, Accepted, Cancelled, CancelResult, Page, RunFilter
 
 ACTIVE = ("running", "waiting_tool")
 
@@ -34,7 +34,7 @@ class Runs(Aggregate):
 
     def runs(self, where: RunFilter) -> Page[Run]:
         """Newest first."""
-        statement = _runs()
+        statement = _runs(EXCERPTS)
         for column, value in (
             (runs.c.workspace_id, where.workspace_id),
             (runs.c.session_id, where.session_id),
@@ -62,7 +62,7 @@ class Runs(Aggregate):
     def queue_of(self, session_id: SessionId, *, limit: int) -> list[Run]:
         """The active run, then the queued ones in their order; deferred ones keep their place until they are due."""
         statement = (
-            _runs()
+            _runs(EXCERPTS)
             .where(runs.c.session_id == session_id, runs.c.status.in_([*ACTIVE, "queued"]))
             .order_by(case((runs.c.status == "queued", 1), else_=0), runs.c.deferred, runs.c.position)
             .limit(limit)
@@ -202,8 +202,15 @@ def _eligible_again(run: Run, position: int, by: str) -> dict[str, Any]:
     }
 
 
-def _runs() -> Select[Any]:
-    return select(*picked(runs, RUN_COLUMNS), session_owners.c.seen_at).select_from(
+WHOLE = tuple(picked(runs, RUN_COLUMNS))
+EXCERPTS = tuple(
+    func.substr(column, 1, EXCERPT + 1) if column.name == "input" else null() if column.name == "result" else column
+    for column in picked(runs, RUN_COLUMNS)
+)
+
+
+def _runs(columns: Sequence[ColumnElement[Any]] = WHOLE) -> Select[Any]:
+    return select(*columns, session_owners.c.seen_at).select_from(
         runs.outerjoin(
             session_owners,
             (session_owners.c.session_id == runs.c.session_id)

@@ -104,7 +104,7 @@ runs = Table(
     Column("deferred", Boolean, nullable=False, server_default=text("false")),
     Column("due_at", Moment),
     # The epoch under which the broker has heard of the run; '' = of none. This is the outbox of runs.
-    Column("dispatched_epoch", Text, nullable=False, server_default=""),
+    Column("dispatched_epoch", Text, nullable=False, server_default=text("''")),
     Column("attempt", Integer, nullable=False, server_default="0"),
     # Why the next start happens; run_attempts gets it.
     Column("queued_reason", Text, nullable=False, server_default="first"),
@@ -161,7 +161,8 @@ Index(
     postgresql_where=text("status = 'queued' AND deferred"),
     sqlite_where=text("status = 'queued' AND deferred"),
 )
-Index("ix_runs_session_id_position", runs.c.session_id, runs.c.position)
+# Not by position: the eligible ones alone are found by it, or a plan could walk the history of a session.
+Index("ix_runs_session_id_created_at", runs.c.session_id, runs.c.created_at)
 # No index but the primary key contains the id: a plan made on an empty table could take it for a way to a run.
 Index("ix_runs_workspace_id_created_at", runs.c.workspace_id, runs.c.created_at)
 Index("ix_runs_workspace_id_status", runs.c.workspace_id, runs.c.status)

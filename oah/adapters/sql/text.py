@@ -6,11 +6,15 @@ Cleaned or refused before a batch is built, so that one member's bad text never 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from oah.errors import InvalidRequest
 
+ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+"""A NUL as JSON writes it, and not the text of that escape."""
+HINT = "send valid Unicode text without NUL"
 REPLACEMENT = "\ufffd"
 
 
@@ -29,7 +33,7 @@ def cleaned(text: str) -> str:
     """The text with what cannot be stored replaced: for what agents print, which is never refused."""
     if sound(text):
         return text
-    return text.replace("\0", REPLACEMENT).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+    return text.replace("\0", REPLACEMENT).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def cleaned_or_none(text: str | None) -> str | None:
@@ -54,7 +58,7 @@ def dumped(name: str, value: Mapping[str, Any] | None) -> str:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InvalidRequest(f"{name} is no JSON object: {error}") from error
-    if "\\u0000" in text:
-        raise InvalidRequest(f"{name} contains a NUL", hint="send valid Unicode text without NUL")
+    if ESCAPED_NUL.search(text):
+        raise InvalidRequest(f"{name} contains a NUL", hint=HINT)
     require_sound(**{name: text})
     return text

@@ -105,8 +105,9 @@ class SqliteDatabase(Database):
         """A transaction of SQLAlchemy Core on the writer."""
         with translated(), self._writer.connect() as connection:
             connection.begin()
+            driver: Any = connection.connection.driver_connection
             yield connection
-            committed(connection.commit, lambda: False)
+            committed(connection.commit, lambda: not driver.in_transaction)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:

@@ -24,7 +24,7 @@ SELECT id, recovery_attempts, queued_reason FROM runs
 WHERE session_id = ? AND status = 'queued' AND NOT deferred ORDER BY position LIMIT 1
 """
 HIGHEST = """
-SELECT class FROM runs WHERE session_id = ? AND status = 'queued' AND NOT deferred ORDER BY class_rank LIMIT 1
+SELECT class FROM runs WHERE session_id = ? AND status = 'queued' AND deferred = 0 ORDER BY class_rank LIMIT 1
 """
 START = f"""
 UPDATE runs SET status = 'running', attempt = attempt + 1, worker_id = ?, claim_token = ?, started_at = ?,

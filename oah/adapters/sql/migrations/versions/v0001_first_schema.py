@@ -192,7 +192,7 @@ def upgrade() -> None:
         sa.Column("status", sa.Text(), nullable=False),
         sa.Column("deferred", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("due_at", Moment(), nullable=True),
-        sa.Column("dispatched_epoch", sa.Text(), server_default="", nullable=False),
+        sa.Column("dispatched_epoch", sa.Text(), server_default=sa.text("''"), nullable=False),
         sa.Column("attempt", sa.Integer(), server_default="0", nullable=False),
         sa.Column("queued_reason", sa.Text(), server_default="first", nullable=False),
         sa.Column("claim_token", sa.Text(), nullable=True),
@@ -243,7 +243,7 @@ def upgrade() -> None:
         postgresql_where=sa.text("status = 'queued' AND NOT deferred"),
         sqlite_where=sa.text("status = 'queued' AND NOT deferred"),
     )
-    op.create_index("ix_runs_session_id_position", "runs", ["session_id", "position"], unique=False)
+    op.create_index("ix_runs_session_id_created_at", "runs", ["session_id", "created_at"], unique=False)
     op.create_index(
         "ix_runs_waiting",
         "runs",
