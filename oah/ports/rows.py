@@ -290,6 +290,10 @@ class Cancelled:
     after: AfterRun | None = None
 
 
+EXCERPT = 2_000
+"""Characters of an input that a list of runs shows: a page of whole ones could be hundreds of megabytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunFilter:
     """Which runs to list. ``workspace_id`` None: all (admin)."""

@@ -24,6 +24,7 @@ from oah.core.model.session import HoldReason, Session, SessionState
 from oah.core.model.workspace import ApiKey, Scope, Workspace
 from oah.errors import RequestError
 from oah.ports.rows import (
+    EXCERPT,
     Accepted,
     AfterRun,
     AlreadyActive,
@@ -54,6 +55,7 @@ from oah.ports.rows import (
 )
 
 __all__ = [
+    "EXCERPT",
     "Accepted",
     "AfterRun",
     "AlreadyActive",
@@ -234,9 +236,12 @@ class CatalogStore(Protocol):
     ) -> Session: ...
 
     def run(self, run_id: RunId, workspace_id: WorkspaceId | None) -> Run: ...
-    def runs(self, where: RunFilter) -> Page[Run]: ...
+    def runs(self, where: RunFilter) -> Page[Run]:
+        """Newest first, as excerpts: inputs are cut after ``EXCERPT`` + 1 characters and results left out."""
+        ...
+
     def queue_of(self, session_id: SessionId, *, limit: int) -> list[Run]:
-        """Queued and active runs of a session in the order in which they will run."""
+        """Queued and active runs of a session in the order in which they will run, as excerpts."""
         ...
 
     def attempts(self, run_id: RunId) -> list[Attempt]: ...
