@@ -17,10 +17,12 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
+from oah.cli.children import ChildSpec
 from oah.cli.connection import read_admin_key
 from oah.cli.fleet import API, CONTROLLER, EMBEDDED_URL, Plan, describe_exit, free_port, worker_name
 from oah.cli.fleet import Fleet as Children
@@ -30,12 +32,24 @@ from oah.errors import Unavailable
 __all__ = ["API", "CONTROLLER", "Fleet"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan(Plan):
+    """A plan in which single children are told something else, by name."""
+
+    own: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def specs(self) -> Iterator[ChildSpec]:
+        for spec in Plan.specs(self):
+            yield replace(spec, env={**spec.env, **self.own.get(spec.name, {})})
+
+
 class Fleet:
     """Real processes under a test's control. Not thread safe, but for reading output.
 
     ``data_dir`` must be short: Unix sockets live below it. ``lease_seconds`` is at least 6. ``database_url`` None:
-    SQLite in the data directory. ``env``: further settings for all children. A process is named by its name
-    (``api``, ``controller``, ``worker-1``) or, a worker, by its index from 0.
+    SQLite in the data directory. ``env``: further settings for all children, ``own``: for single ones, by name.
+    ``wait`` False: entering does not wait until the system is ready, which a test without its stores cannot be. A
+    process is named by its name (``api``, ``controller``, ``worker-1``) or, a worker, by its index from 0.
     """
 
     def __init__(
@@ -51,15 +65,18 @@ class Fleet:
         recovery: str = "requeue_running",
         api_with_workers: bool = False,
         env: Mapping[str, str] | None = None,
+        own: Mapping[str, Mapping[str, str]] | None = None,
+        wait: bool = True,
         ready_within: float = 60,
     ) -> None:
         self.data_dir = data_dir
         self.stubborn: list[str] = []
+        self._wait = wait
         self._ready_within = ready_within
         self._lines: defaultdict[str, list[str]] = defaultdict(list)
         self._lock = threading.Lock()
         self._client: Client | None = None
-        self.plan = Plan(
+        self.plan = _Plan(
             data_dir=data_dir,
             workers=workers,
             slots=slots,
@@ -77,14 +94,16 @@ class Fleet:
                 "OAH_CONTROLLER__PORT": "0",
                 **(env or {}),
             },
+            own=own or {},
         )
         self._children = Children(self.plan, sink=self._take)
 
     def __enter__(self) -> Fleet:
         try:
             self._children.start()
-            self._children.wait_ready(within=self._ready_within)
-            self.wait_workers()
+            if self._wait:
+                self._children.wait_ready(within=self._ready_within)
+                self.wait_workers()
         except BaseException as error:
             self.close()
             error.add_note(self.report())
