@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+import itertools
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
 
-from oah.core.model.ids import SessionId, WorkspaceId
+from oah.core.model.ids import ClaimToken, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
 from oah.core.model.session import HoldReason, Place
@@ -309,3 +311,24 @@ def test_more_items_than_one_call_takes(desk: Desk) -> None:
     assert names(reply) == [f"s{n}" for n in range(count)]
     frees = [Free(c.session_id, c.token, Target.IDLE) for c in reply.sessions]
     assert [freed.place for freed in desk.broker.free(desk.epoch, frees)] == [Place.IDLE] * count
+
+
+def test_many_workers_at_once_take_each_session_once(desk: Desk) -> None:
+    total, threads = 120, 6
+    desk.broker.ensure(desk.epoch, [Ensure(SessionId(f"s{n}"), LANE, WS, INTERACTIVE) for n in range(total)])
+
+    def work(number: int) -> list[str]:
+        worker, taken = WorkerId(f"w{number}.1"), []
+        for counter in itertools.count(1):
+            request = ClaimRequest(worker, ClaimToken(f"{number}-{counter}"), LEASE, counter, 3, ORDER)
+            reply = desk.broker.claim(desk.epoch, request)
+            if not reply.sessions:
+                return taken
+            taken += names(reply)
+            frees = [Free(claimed.session_id, claimed.token, Target.IDLE) for claimed in reply.sessions]
+            assert {freed.place for freed in desk.broker.free(desk.epoch, frees)} == {Place.IDLE}
+        raise AssertionError
+
+    with ThreadPoolExecutor(threads) as pool:
+        taken = [name for part in pool.map(work, range(threads)) for name in part]
+    assert sorted(taken) == sorted(f"s{n}" for n in range(total))

@@ -426,7 +426,7 @@ def run(server: FakeServer | RealServer, *, examples: int, steps: int) -> None:
 
 
 def test_on_fakeredis(fake_server: FakeServer) -> None:
-    run(fake_server, examples=60, steps=40)
+    run(fake_server, examples=30, steps=40)
 
 
 def test_on_valkey(valkey_server: RealServer) -> None:

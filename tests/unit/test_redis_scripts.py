@@ -30,8 +30,8 @@ def test_names_become_locals_and_groups_become_iterators() -> None:
     assert "local lease_ms = tonumber(ARGV[4])" in text
     assert "local suspect_place = (ARGV[7] == '1')" in text
     assert "local function each_pick()" in text
-    body = load("claim").plain.split("-- end")[0]
-    assert "ARGV[2]" not in body.split("local believed", 1)[1]
+    assert "ARGV[2]" not in text.split("local believed", 1)[1]
+    assert "key_" not in text
 
 
 def test_arguments_on_the_wire() -> None:
@@ -124,10 +124,10 @@ def test_keys() -> None:
     assert keys.POISON.at(shard=None) == "oah:{g}:poison"
     assert {key.name for key in keys.KEYS} >= {"epoch", "session", "ready", "ring", "leases", "affinity", "leader"}
     assert len({key.name for key in keys.KEYS}) == len(keys.KEYS)
-    (line,) = keys.lua_functions("x = key_ready(a, b, c)", shared=False)
-    assert line == (
-        "local function key_ready(lane_part, class_part, ws_part) "
-        "return PREFIX .. 'ready:' .. lane_part .. ':' .. class_part .. ':' .. ws_part end"
+    assert keys.in_lua("call('ZADD', key_ready(s.lane, class, ws), 1)", shared=False) == (
+        "call('ZADD', (PREFIX .. 'ready:' .. s.lane .. ':' .. class .. ':' .. ws), 1)"
     )
-    with pytest.raises(LookupError):
-        keys.lua_functions("key_leader()", shared=False)
+    assert keys.in_lua("key_leader()", shared=True) == "(PREFIX .. 'leader')"
+    for text in ("key_leader()", "key_session()", "key_session(a, b)", "key_ghost(a)"):
+        with pytest.raises(LookupError):
+            keys.in_lua(text, shared=False)

@@ -1,8 +1,8 @@
 """Every key that exists in Redis, what it means, and who makes it right again after a flush or an old snapshot.
 
 All keys of a dispatch shard share the hash tag ``{<shard>}``, all global ones ``{g}``. Scripts get one key, derive the
-prefix from it, and call the functions that the loader makes from this table (``key_session(sid)``): a key that is not
-listed here cannot be named in a script.
+prefix from it, and say ``key_session(sid)``, which the loader replaces from this table: a key that is not listed here
+cannot be named in a script.
 """
 
 from __future__ import annotations
@@ -80,26 +80,31 @@ KEYS = tuple(value for value in list(globals().values()) if isinstance(value, Ke
 """All of them."""
 
 
-def lua_functions(text: str, *, shared: bool) -> list[str]:
-    """Lua lines that define ``key_<name>(...)`` for every key that ``text`` names.
+_CALL = re.compile(r"\bkey_(\w+)\(([^()]*)\)")
+
+
+def in_lua(text: str, *, shared: bool) -> str:
+    """Lua text in which every ``key_<name>(…)`` is the key itself, made from PREFIX: no function is made or called.
 
     Raises LookupError for a key that is not in the table, or not under the tag the script is sent to.
     """
     known = {key.name: key for key in KEYS if key.shared == shared or key.anywhere}
-    lines = []
-    for name in sorted(set(re.findall(r"\bkey_(\w+)\(", text))):
-        if name not in known:
-            raise LookupError(f"no key '{name}' in keys.py")
-        lines.append(_lua_function(known[name]))
-    return lines
+
+    def expression(found: re.Match[str]) -> str:
+        name, given = found.groups()
+        arguments = [word.strip() for word in given.split(",")] if given.strip() else []
+        if name not in known or len(known[name].parts) != len(arguments):
+            raise LookupError(f"no key '{found.group()}' in keys.py")
+        return _expression(known[name], arguments)
+
+    return _CALL.sub(expression, text)
 
 
-def _lua_function(key: Key) -> str:
-    pieces = []
+def _expression(key: Key, arguments: list[str]) -> str:
+    pieces, left = ["PREFIX"], iter(arguments)
     for literal, field, _, _ in Formatter().parse(key.pattern):
         if literal:
             pieces.append(f"'{literal}'")
         if field:
-            pieces.append(f"{field}_part")
-    arguments = ", ".join(f"{part}_part" for part in key.parts)
-    return f"local function key_{key.name}({arguments}) return PREFIX .. {' .. '.join(pieces)} end"
+            pieces.append(next(left))
+    return f"({' .. '.join(pieces)})"

@@ -152,11 +152,7 @@ class _Source:
     epoch: bool
 
     def render(self, name: str, libraries: str, body: str) -> str:
-        try:
-            functions = keys.lua_functions(libraries + body + "\nkey_epoch(" * self.epoch, shared=self.shared)
-        except LookupError as error:
-            raise Broken(f"script {name}: {error}") from error
-        lines = ["local PREFIX = string.match(KEYS[1], '^.-}:')", *functions]
+        lines = ["local PREFIX = string.match(KEYS[1], '^.-}:')"]
         position = 1
         if self.epoch:
             lines.append("local epoch = ARGV[1]")
@@ -174,7 +170,11 @@ class _Source:
             "local epoch_state = believed[2]",
         ]
         core, rest = libraries.split("-- end of core\n", 1)
-        return "\n".join([*lines, core, *(check if self.epoch else []), rest, body])
+        text = "\n".join([*lines, core, *(check if self.epoch else []), rest, body])
+        try:
+            return keys.in_lua(text, shared=self.shared)
+        except LookupError as error:
+            raise Broken(f"script {name}: {error}") from error
 
 
 def _group(group: str, arguments: Sequence[Argument], count: str) -> list[str]:

@@ -3,12 +3,18 @@
 
 local function ring_field(lane, class) return lane .. ' ' .. class end
 
+-- Rings a workspace is known to stand in, by this call.
+local standing = {}
+
 local function enter_ring(lane, class, ws)
   local ring = key_ring(lane, class)
+  if standing[ring .. ws] then return end
+  standing[ring .. ws] = true
   if call('ZSCORE', ring, ws) then return end
   call('SADD', key_lanes(), lane)
   if class ~= 'resume' and call('SISMEMBER', key_capped(), ws) == 1 then
     call('SADD', key_capped_rings(ws), ring_field(lane, class))
+    standing[ring .. ws] = nil
     return
   end
   local own = tonumber(call('HGET', key_ws(ws), ring_field(lane, class)) or 0) or 0
@@ -20,6 +26,7 @@ end
 -- Leave it, remembering where; `at` is the virtual time to remember (nil: where it stands).
 local function leave_ring(lane, class, ws, at)
   local ring = key_ring(lane, class)
+  standing[ring .. ws] = nil
   local stands = at or tonumber(call('ZSCORE', ring, ws) or nil)
   if not stands then return end
   call('HSET', key_ws(ws), ring_field(lane, class), number(stands))

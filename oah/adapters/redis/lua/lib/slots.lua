@@ -2,6 +2,9 @@
 -- comes back when one of them ends.
 -- uses: ring wake
 
+-- Whether any workspace is capped, looked up once a call.
+local any_capped
+
 local function enter_slot(ws, sid) call('SADD', key_active(ws), sid) end
 
 local function at_cap(ws, cap)
@@ -15,13 +18,15 @@ end
 -- Out of this ring until a slot is free again.
 local function cap_out(lane, class, ws)
   leave_ring(lane, class, ws)
+  any_capped = true
   call('SADD', key_capped(), ws)
   call('SADD', key_capped_rings(ws), ring_field(lane, class))
 end
 
 -- Back into the rings, if the cap allows.
 local function uncap(ws)
-  if call('SISMEMBER', key_capped(), ws) == 0 or at_cap(ws, cap_of(ws)) then return end
+  if any_capped == nil then any_capped = call('EXISTS', key_capped()) == 1 end
+  if not any_capped or call('SISMEMBER', key_capped(), ws) == 0 or at_cap(ws, cap_of(ws)) then return end
   local rings = call('SMEMBERS', key_capped_rings(ws))
   call('DEL', key_capped_rings(ws))
   call('SREM', key_capped(), ws)

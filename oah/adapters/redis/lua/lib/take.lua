@@ -16,10 +16,17 @@ local function take_parked(s)
   save_session(s)
 end
 
+local limits = {}
+
+local function limits_of(ws)
+  if not limits[ws] then limits[ws] = call('HMGET', key_ws(ws), 'weight', 'cap') end
+  return tonumber(limits[ws][1] or nil) or 1, tonumber(limits[ws][2] or nil)
+end
+
 -- The oldest session of the workspace that is next in the ring; false when it was a stray or the workspace is capped.
 local function take_next(lane, class, ws, at)
-  local limits = call('HMGET', key_ws(ws), 'weight', 'cap')
-  if class ~= 'resume' and at_cap(ws, tonumber(limits[2] or nil)) then
+  local weight, cap = limits_of(ws)
+  if class ~= 'resume' and at_cap(ws, cap) then
     cap_out(lane, class, ws)
     return false
   end
@@ -35,7 +42,7 @@ local function take_next(lane, class, ws, at)
     return false
   end
   take_new(s)
-  advance_ring(lane, class, ws, at, tonumber(limits[1] or nil) or 1)
+  advance_ring(lane, class, ws, at, weight)
   return s
 end
 

@@ -1,5 +1,10 @@
--- Wake tokens: hints for the workers that block on a lane. Losing one costs time, never a run.
+-- Wake tokens: hints for the workers that block on a lane. Losing one costs time, never a run. At most 64 in a list; a
+-- list is measured once a call.
+
+local tokens = {}
 
 local function wake(lane)
-  if call('LLEN', key_wake(lane)) < 64 then call('LPUSH', key_wake(lane), '1') end
+  local waiting = tokens[lane] or call('LLEN', key_wake(lane))
+  if waiting < 64 then waiting = call('LPUSH', key_wake(lane), '1') end
+  tokens[lane] = waiting
 end
