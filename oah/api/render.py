@@ -15,12 +15,10 @@ from oah.core.model.run import Attempt, Run, Step
 from oah.core.model.session import Session
 from oah.core.model.worker import WorkerReport
 from oah.core.model.workspace import ApiKey, Workspace
+from oah.ports.store import EXCERPT
 from oah.services.inspect import QueueSnapshot, RecoveryOverview
 
 Document = dict[str, Any]
-
-EXCERPT = 2_000
-"""Characters of an input that lists show; the run itself shows all of it."""
 
 
 def json_bytes(document: object) -> bytes:
@@ -91,7 +89,7 @@ def session_document(session: Session) -> Document:
 
 
 def run_document(run: Run, *, wait_reason: str | None = None, excerpt: bool = False) -> Document:
-    """A run. ``excerpt``: in a list, where whole inputs would be too much."""
+    """A run. ``excerpt``: in a list, where inputs are cut."""
     cut = excerpt and len(run.input) > EXCERPT
     return {
         "id": run.id,

@@ -17,6 +17,7 @@ from oah.api.stream import Streams
 from oah.core.model.ids import EpochId, SessionId, WorkspaceId
 from oah.errors import RequestError, Unavailable
 from oah.ports.store import Accepted, NewRun
+from oah.runtime.component import ThreadComponent
 from oah.services.submit import commit
 
 REMEMBERED_SESSIONS = 50_000
@@ -30,6 +31,8 @@ class ApiState:
         self.keyring = Keyring(context)
         self.streams = Streams(context)
         self.hearing = Hearing(context.store, context.broker, context.clock, context.epoch)
+        self.components: tuple[ThreadComponent, ...] = (self.hearing, self.streams.tailer)
+        """Threads behind the requests; one that has failed makes the process unready."""
         self.batches = SubmitBatches(self._commit, committed=self._committed, telemetry=context.telemetry)
         self.stopping = threading.Event()
         self._workspaces: dict[SessionId, WorkspaceId] = {}
@@ -62,8 +65,8 @@ class ApiState:
 
     def start(self) -> None:
         """Start the threads."""
-        self.hearing.start()
-        self.streams.tailer.start()
+        for component in self.components:
+            component.start()
 
     def drain(self) -> None:
         """Say that this process goes away, and end its streams. From any thread."""
@@ -73,9 +76,9 @@ class ApiState:
     def stop(self) -> None:
         """End the threads; what was accepted last is still heard of."""
         self.drain()
-        for component in (self.hearing, self.streams.tailer):
+        for component in self.components:
             component.stop(timedelta(seconds=2))
-        for component in (self.hearing, self.streams.tailer):
+        for component in self.components:
             component.join(timedelta(seconds=3))
 
 

@@ -5,8 +5,8 @@ reference names them. Lists come as whole lists (pages are followed) unless ``li
 
 Sessions:   create_session, sessions, session, update_session, close_session, session_queue, pause_session,
             resume_session
-Runs:       submit, submit_many, run, runs, wait, stream, cancel, requeue, send_input, note, result, attempts, steps,
-            recording
+Runs:       submit, submit_many, run, runs, wait, stream, cancel, requeue, send_input, note, result, output,
+            attempts, steps, recording
 Fleet:      workers, worker, cordon, uncordon, drain, queue, recovery, controller, agents
 Tenancy:    workspaces, workspace, create_workspace, update_workspace, keys, create_key, revoke_key
 Health:     health, ready, metrics
@@ -93,7 +93,7 @@ class Client:
         body = _given(
             agent=agent, pool=pool, workspace=workspace, title=title, cwd=cwd, env=env, labels=labels, metadata=metadata
         )
-        return self._one("POST", "/v1/sessions", body=body)
+        return self._one("POST", "/v1/sessions", body=body, once=True)
 
     def sessions(
         self, *, workspace: str | None = None, state: str | None = None, limit: int | None = None
@@ -215,7 +215,7 @@ class Client:
 
     def requeue(self, run_id: str) -> Json:
         """A terminal run becomes eligible again now. Raises Conflict ``run_requeue_invalid_status``."""
-        return self._one("POST", f"/v1/runs/{_part(run_id)}/requeue")
+        return self._one("POST", f"/v1/runs/{_part(run_id)}/requeue", once=True)
 
     def send_input(self, run_id: str, text: str) -> Json:
         """Answer a run that waits. Raises Conflict when it does not."""
@@ -228,6 +228,10 @@ class Client:
     def result(self, run_id: str) -> Json:
         """``{status, output, exit_code, error}``; ``output`` is the agent's answer as text."""
         return self._one("GET", f"/v1/runs/{_part(run_id)}/result")
+
+    def output(self, run_id: str) -> str:
+        """The whole answer, also where ``result`` shows only a part of it. Raises NotFound ``no_output``."""
+        return self._api.call("GET", f"/v1/runs/{_part(run_id)}/output").text
 
     def attempts(self, run_id: str) -> list[Json]:
         """Every execution of the run, and why it was started."""
@@ -300,7 +304,7 @@ class Client:
     ) -> Json:
         """A new workspace. Raises Conflict when the name is taken."""
         body = _given(name=name, weight=weight, max_active_runs=max_active_runs, max_queued_runs=max_queued_runs)
-        return self._one("POST", "/v1/workspaces", body=body)
+        return self._one("POST", "/v1/workspaces", body=body, once=True)
 
     def update_workspace(self, id_or_name: str, **changes: Any) -> Json:
         """Change ``weight``, ``max_active_runs``, ``max_queued_runs``."""
@@ -320,7 +324,7 @@ class Client:
     ) -> Json:
         """A new key; its ``secret`` is in this answer and nowhere else."""
         body = _given(name=name, workspace=workspace, scopes=list(scopes), expires_at=_moment(expires_at))
-        return self._one("POST", "/v1/keys", body=body)
+        return self._one("POST", "/v1/keys", body=body, once=True)
 
     def revoke_key(self, key_id: str) -> Json:
         """End a key."""

@@ -1,8 +1,9 @@
 """One request to the API: retried where that is safe, its problem turned into a typed error.
 
-Every request of the client may be repeated: reads change nothing, submits carry an idempotency key, and the other
-writes end in the same state when they arrive twice. What is repeated: connections that failed, time-outs, 502, 503
-and 504; a `Retry-After` is honoured, else the pause doubles with jitter.
+Most requests may arrive twice: reads change nothing, submits carry an idempotency key, and most other writes end in
+the same state. These are repeated after connections that failed, time-outs, 502, 503 and 504; a `Retry-After` is
+honoured, else the pause doubles with jitter. Those that may not (what they make would be there twice) are repeated
+only when it is certain that the server did nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from oah.errors import (
 Json = dict[str, Any]
 
 NO_CONTENT = 204
+NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 RETRIED = frozenset({502, 503, 504})
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
@@ -73,6 +75,11 @@ def error_of(response: httpx.Response) -> OahError:
     if code == "agent_error":
         return AgentError(message, code=code, hint=hint)
     return Broken(message, code=code or "server_error", hint=hint or "the server's log says more")
+
+
+def _refused(response: httpx.Response, failure: OahError) -> bool:
+    """Whether the server surely did nothing: it said itself that something is away, and not in the middle of it."""
+    return response.status_code == 503 and "code" in _problem(response) and not isinstance(failure, InDoubt)
 
 
 def _problem(response: httpx.Response) -> Json:
@@ -130,8 +137,9 @@ class Transport:
         body: Any = None,
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
+        once: bool = False,
     ) -> httpx.Response:
-        """The answer of a request that succeeded. Raises the errors of `oah.errors`."""
+        """The answer of a request that succeeded; `once`: it must not arrive twice. Raises `oah.errors`."""
         given = {name: value for name, value in (params or {}).items() if value is not None}
         tries = 0
         while True:
@@ -142,11 +150,13 @@ class Transport:
                 response = self._http.request(method, path, json=body, params=given, headers=headers)
             except (httpx.TransportError, httpx.InvalidURL) as error:
                 failure = self.unreachable(error)
+                if once and not isinstance(error, NEVER_SENT):
+                    raise failure from error
             else:
                 if response.is_success:
                     return response
                 failure = error_of(response)
-                if response.status_code not in RETRIED:
+                if response.status_code not in RETRIED or (once and not _refused(response, failure)):
                     raise failure
                 wait = retry_after(response)
             if tries > self._retries:

@@ -184,8 +184,8 @@ def live_workers(broker: Broker) -> list[WorkerReport]:
         return []
 
 
-def wait_reason(run: Run, session: Session, ahead: Sequence[Run], workers: Sequence[WorkerReport]) -> str | None:
-    """Why a queued run does not run yet, in words; None when it does not wait. ``ahead``: the session's queue."""
+def wait_reason(run: Run, session: Session, queue: Sequence[Run], workers: Sequence[WorkerReport]) -> str | None:
+    """Why a queued run does not run yet, in words; None when it does not wait. ``queue``: the session's."""
     if run.status is RunStatus.WAITING_TOOL:
         return "waits for an answer to the agent"
     if run.status is not RunStatus.QUEUED:
@@ -194,7 +194,7 @@ def wait_reason(run: Run, session: Session, ahead: Sequence[Run], workers: Seque
         return f"delayed until {run.due_at.isoformat() if run.due_at else 'a later time'}"
     if session.holds:
         return "held: " + ", ".join(_hold(reason, until) for reason, until in sorted(session.holds.items()))
-    before = _before(run, ahead)
+    before = _before(run, queue)
     if before is not None:
         return f"behind run {before.id} ({before.status})"
     return _no_worker(session.lane, workers) or "waits for a free slot"
@@ -204,9 +204,9 @@ def _hold(reason: str, until: datetime | None) -> str:
     return f"{reason} until {until.isoformat()}" if until else str(reason)
 
 
-def _before(run: Run, ahead: Sequence[Run]) -> Run | None:
+def _before(run: Run, queue: Sequence[Run]) -> Run | None:
     last: Run | None = None
-    for one in ahead:
+    for one in queue:
         if one.id == run.id:
             return last
         if not one.deferred:

@@ -15,12 +15,18 @@ from oah.adapters.system.ids import SystemIds
 from oah.api.app import create_app
 from oah.api.firstkey import ensure_admin_key
 from oah.api.server import Server
+from oah.core.model.ids import ClaimToken
+from oah.core.model.lane import Lane
+from oah.core.model.run import Outcome, ReadyClass, RunStatus
+from oah.core.model.session import Place
 from oah.core.model.worker import WorkerState
-from oah.errors import Backpressure, InvalidRequest, Unavailable
+from oah.errors import Backpressure, InvalidRequest, NotFound, Unavailable
+from oah.ports.broker import ClaimRequest, Free, Target, WakeKind
+from oah.ports.store import RecoveryAction, RecoveryWrite, Settlement
 from oah.services import keys
 from oah.settings import AuthMode
 from tests.support import eventually
-from tests.support.api import EPOCH, deploy
+from tests.support.api import EPOCH, WORKER, deploy
 from tests.support.servers_redis import FakeServer
 
 
@@ -310,3 +316,68 @@ def test_a_raw_client_that_talks_nonsense(api):
             raw.sendall(nonsense)
             assert raw.recv(100).startswith(b"HTTP/1.1 4")
     assert httpx.get(f"{api.url}/healthz").status_code == 200
+
+
+def test_the_owner_of_a_parked_session_is_called(apis):
+    """A warm agent waits at its worker: a submit pushes `look` on that worker's control list."""
+    client = apis.client()
+    session = client.create_session("shell")["id"]
+    client.submit(session, "1")
+    lane = Lane("default", "shell")
+    token = ClaimToken(apis.ids.nonce())
+    order = ((lane, ReadyClass.INTERACTIVE),)
+    request = ClaimRequest(WORKER, token, timedelta(seconds=30), 1, 1, order)
+    eventually(lambda: apis.broker.claim(EPOCH, request).sessions)
+    started = apis.start(session, token)
+    apis.store.settle([Settlement(apis.fence(started), Outcome(RunStatus.COMPLETED), keep_owner=True)])
+    apis.broker.free(EPOCH, [Free(session, token, Target.PARKED)])
+    assert apis.broker.leases(EPOCH, [session])[0].place is Place.PARKED
+    while apis.broker.wait(WORKER, [lane], timeout=timedelta(milliseconds=10)) is not None:
+        pass
+    client.submit(session, "2")
+    assert apis.broker.wait(WORKER, [lane], timeout=timedelta(seconds=10)) is WakeKind.LOOK
+
+
+def test_the_recovery_overview(apis):
+    client = apis.client()
+    session = client.create_session("shell")["id"]
+    run = client.submit(session, "1")["id"]
+    apis.start(session)
+    [owner] = apis.store.owners_of([session])
+    write = RecoveryWrite(owner, RecoveryAction.QUARANTINE, "requeue_running", 3, "worker_lost", "leader")
+    assert apis.store.apply_recovery([write])[0].applied
+    found = client.recovery()
+    assert found["counts"] == {"requeued": 0, "failed": 0, "quarantined": 1}
+    assert [one["id"] for one in found["quarantined"]] == [run]
+    assert found["reasons"] == [{"reason": "worker_lost", "count": 1}]
+    assert found["newest_quarantined_at"] == found["oldest_quarantined_at"]
+    assert found["newest_recovered_at"]
+    assert not found["truncated"]
+    assert client.runs(recovery_state="quarantined")[0]["recovery"]["state"] == "quarantined"
+    kinds = [event.type for event in client.stream(run, timeout=20)]
+    assert kinds[-1] == "run.failed"
+    assert apis.client("foreigner").recovery()["counts"]["quarantined"] == 0
+
+
+def test_a_long_output_is_read_whole(api):
+    client = api.client()
+    session = client.create_session("shell")["id"]
+    run = client.submit(session, "1")["id"]
+    with pytest.raises(NotFound) as caught:
+        client.output(run)
+    assert caught.value.code == "no_output"
+    api.context.blobs.put("o/1.txt", "é".encode() * 2_000_000)
+    api.settle(api.start(session), output="the middle is missing", result_blob="o/1.txt")
+    assert client.result(run)["output_complete"] is False
+    assert client.output(run) == "é" * 2_000_000
+    second = client.submit(session, "2")["id"]
+    api.settle(api.start(session), output="naïve")
+    assert client.output(second) == "naïve"
+
+
+def test_a_thread_that_failed_makes_the_process_unready(api):
+    api.state.hearing._failure = RuntimeError("a bug")
+    with api.http(None) as http:
+        answer = http.get("/readyz")
+        assert answer.status_code == 503
+        assert answer.json()["checks"]["api-hearing"] == "has failed"

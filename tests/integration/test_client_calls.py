@@ -346,3 +346,21 @@ def test_a_client_is_shared_by_threads(api):
 
     with ThreadPoolExecutor(8) as pool:
         assert sorted(pool.map(submit, range(8))) == list(range(1, 9))
+
+
+def test_what_must_not_be_there_twice_is_repeated_only_if_it_was_never_sent(pauses):
+    for call in (
+        lambda client: client.create_session("shell"),
+        lambda client: client.create_key("k"),
+        lambda client: client.create_workspace("w"),
+        lambda client: client.requeue("run_1"),
+    ):
+        for doubt in (httpx.ReadError("reset"), httpx.ReadTimeout("slow"), problem(503, "in_doubt"), problem(502, "x")):
+            client, transport = scripted(doubt, ok({}))
+            with pytest.raises(OahError):
+                call(client)
+            assert len(transport.requests) == 1
+        for certain in (httpx.ConnectError("refused"), httpx.ConnectTimeout("slow"), problem(503, "unavailable")):
+            client, transport = scripted(certain, ok({"id": "x"}))
+            assert call(client) == {"id": "x"}
+            assert len(transport.requests) == 2

@@ -150,8 +150,8 @@ def _wait_reason(desk: ApiState, run: Run) -> str | None:
         return None
     context = desk.context
     session = context.store.session(run.session_id, None)
-    ahead = context.store.queue_of(run.session_id, limit=context.limits.queued_per_session)
-    return inspect.wait_reason(run, session, ahead, inspect.live_workers(context.broker))
+    queue = context.store.queue_of(run.session_id, limit=context.limits.queued_per_session)
+    return inspect.wait_reason(run, session, queue, inspect.live_workers(context.broker))
 
 
 @router.get("/runs/{run_id}/result", **needs(Scope.READ))
@@ -168,6 +168,18 @@ def result(run_id: Named, desk: Desk, caller: Caller) -> Response:
             "error": error_document(run),
         }
     )
+
+
+@router.get("/runs/{run_id}/output", **needs(Scope.READ))
+def output(run_id: Named, desk: Desk, caller: Caller) -> Response:
+    """The whole answer as plain text, also where the result shows only a part of it."""
+    run = _find(desk, caller, run_id)
+    blobs, key = desk.context.blobs, run.result_blob
+    if key is not None and blobs.size(key) is not None:
+        return StreamingResponse(blobs.chunks(key), media_type="text/plain; charset=utf-8")
+    if run.result is None:
+        raise NotFound("the run has no output (yet)", code="no_output")
+    return Response(run.result.encode("utf-8", "replace"), media_type="text/plain; charset=utf-8")
 
 
 @router.get("/runs/{run_id}/attempts", **needs(Scope.READ))

@@ -29,6 +29,9 @@ def readyz(desk: Desk) -> Response:
             checks[name] = error.message
         else:
             checks[name] = "ok"
+    for component in desk.components:
+        if component.failure is not None:
+            checks[component.name] = "has failed"
     ready = not desk.stopping.is_set() and all(state == "ok" for state in checks.values())
     document = {
         "status": "ready" if ready else "not_ready",
