@@ -24,8 +24,22 @@ from tests.support.terminals import LONG, nap, napping, pty_host, read_all, read
 RUNAWAYS = "setsid sleep {0} & (setsid sleep {0} &) ; (env -i setsid sleep {0} &) ; sleep {0} & echo up; sleep {0}"
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PtyHost]:
+    with pty_host(tmp_path_factory.mktemp("host")) as started:
+        yield started
+
+
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[PtyHost]:
+def host(shared: PtyHost) -> Iterator[PtyHost]:
+    yield shared
+    for agent_id in shared.live():
+        assert shared.kill(agent_id)
+
+
+@pytest.fixture
+def own_host(tmp_path: Path) -> Iterator[PtyHost]:
+    """For tests that hurt it."""
     with pty_host(tmp_path) as started:
         yield started
 
@@ -186,12 +200,12 @@ def test_signals_reach_the_foreground_program(host: PtyHost) -> None:
     assert not host.signal(process.agent_id, signal.SIGTERM)
 
 
-def test_the_host_is_deaf_to_what_a_terminal_or_a_supervisor_sends_its_group(host: PtyHost) -> None:
-    pid = host.host_pid
+def test_the_host_is_deaf_to_what_a_terminal_or_a_supervisor_sends_its_group(own_host: PtyHost) -> None:
+    pid = own_host.host_pid
     assert os.getsid(pid) == pid != os.getsid(0)
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
         os.kill(pid, signum)
-    process = host.spawn(spec("sleep", nap(7109)))
+    process = own_host.spawn(spec("sleep", nap(7109)))
     assert processes.alive(pid)
     assert processes.alive(process.pid)
 
@@ -203,31 +217,31 @@ def test_the_host_keeps_its_secrets_from_agents_of_its_user(host: PtyHost) -> No
     assert len(fds) == 1, f"an agent has its terminal and nothing else: {fds}"
 
 
-def test_a_hundred_agents_leak_no_descriptor_in_worker_or_host(host: PtyHost) -> None:
+def test_a_hundred_agents_leak_no_descriptor_in_worker_or_host(own_host: PtyHost) -> None:
     def once() -> None:
-        process = host.spawn(spec("true"))
+        process = own_host.spawn(spec("true"))
         process.wait(LONG)
         read_all(process)
         process.terminal.close()
 
     once()
-    before = processes.descriptors(os.getpid()), processes.descriptors(host.host_pid)
+    before = processes.descriptors(os.getpid()), processes.descriptors(own_host.host_pid)
     for _ in range(100):
         once()
-    assert (processes.descriptors(os.getpid()), processes.descriptors(host.host_pid)) == before
-    assert host.live() == ()
-    assert processes.children(host.host_pid) == []
+    assert (processes.descriptors(os.getpid()), processes.descriptors(own_host.host_pid)) == before
+    assert own_host.live() == ()
+    assert processes.children(own_host.host_pid) == []
 
 
-def test_many_trees_die_in_one_go(host: PtyHost) -> None:
+def test_many_trees_die_in_one_go(own_host: PtyHost) -> None:
     spawned = [
-        host.spawn(spec("bash", "-c", f"sleep {nap(7111)} & sleep {nap(7111)} & echo up; wait", life=60.0))
+        own_host.spawn(spec("bash", "-c", f"sleep {nap(7111)} & sleep {nap(7111)} & echo up; wait", life=60.0))
         for _ in range(15)
     ]
     for process in spawned:
         read_until(process, b"up")
     due = boottime()
-    assert host.stop()
+    assert own_host.stop()
     assert boottime() - due < 5.0
     assert napping(7111) == []
 
@@ -247,20 +261,20 @@ def test_a_process_that_keeps_changing_its_pid_is_caught(host: PtyHost) -> None:
     eventually(lambda: napping(7112) == [], what="the hopper is gone")
 
 
-def test_an_agent_of_another_user_has_its_terminal_and_dies_with_its_host(host: PtyHost) -> None:
+def test_an_agent_of_another_user_has_its_terminal_and_dies_with_its_host(own_host: PtyHost) -> None:
     """As root another user; else our own, which takes the same path."""
     uid = 65534 if os.getuid() == 0 else os.getuid()
     script = (
         "id -u; echo by-name > $(tty); grep -E 'NoNewPrivs|Max file locks' /proc/self/status; echo up; sleep "
         + nap(7114)
     )
-    process = host.spawn(spec("sh", "-c", script, uid=uid, gid=uid if os.getuid() == 0 else os.getgid()))
+    process = own_host.spawn(spec("sh", "-c", script, uid=uid, gid=uid if os.getuid() == 0 else os.getgid()))
     seen = read_until(process, b"up")
     assert seen.startswith(str(uid).encode())
     assert b"by-name" in seen
     assert b"NoNewPrivs:\t1" in seen
     (sleeper,) = eventually(lambda: napping(7114))
-    os.kill(host.host_pid, signal.SIGKILL)
+    os.kill(own_host.host_pid, signal.SIGKILL)
     assert process.wait(LONG) is not None
     assert not processes.alive(sleeper)
 

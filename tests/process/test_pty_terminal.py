@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -16,10 +15,17 @@ from tests.support.terminals import LONG, pty_host, read_all, read_until, spec
 SOON = timedelta(seconds=0.5)
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[PtyHost]:
-    with pty_host(tmp_path, buffer_bytes=65536) as started:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PtyHost]:
+    with pty_host(tmp_path_factory.mktemp("host"), buffer_bytes=65536) as started:
         yield started
+
+
+@pytest.fixture
+def host(shared: PtyHost) -> Iterator[PtyHost]:
+    yield shared
+    for agent_id in shared.live():
+        assert shared.kill(agent_id)
 
 
 def matcher_over(host: PtyHost, script: str) -> Matcher:
