@@ -1,0 +1,334 @@
+"""A fleet between two real stores that a test makes fail, and what is true of its runs afterwards.
+
+``worker-1`` reaches Redis and PostgreSQL through proxies of its own (``near``), everybody else through another pair
+(``far``): one worker can be cut off, or a whole store. ``Scene.act`` is one test on it: whatever the test broke is
+healed at the end, everything that was submitted is terminal, and the judge has found nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from oah.client import Client
+from oah.testing.fleet import Fleet
+from oah.testing.ledger import Line, judge, read_ledger
+from oah.testing.profiles import install_testing_agents, ledger_runs
+from tests.support.proxy import Commits, Proxy
+from tests.support.servers_redis import RealServer
+from tests.support.servers_sql import PostgresServer
+from tests.support.waiting import eventually
+
+LEASE = 6.0
+PERIOD = LEASE / 6
+LIFE = LEASE - PERIOD
+"""How long an agent outlives the last confirmation."""
+
+TERMINAL = ("completed", "failed", "cancelled", "timed_out")
+
+
+@dataclass
+class Ends:
+    """One way to both stores."""
+
+    redis: Proxy
+    sql: Proxy
+    database_url: str
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"OAH_REDIS_URL": self.redis.url, "OAH_DATABASE_URL": self.database_url}
+
+    def stall(self) -> None:
+        self.redis.stall()
+        self.sql.stall()
+
+    def heal(self) -> None:
+        self.redis.heal()
+        self.sql.heal()
+
+
+@dataclass
+class Scene:
+    """The fleet, its stores, and the ways between them."""
+
+    fleet: Fleet
+    server: RealServer
+    postgres: PostgresServer
+    database: str
+    near: Ends
+    far: Ends
+    acts: int = 0
+    started: list[float] = field(default_factory=list)
+
+    @property
+    def client(self) -> Client:
+        return self.fleet.client
+
+    def hasty(self) -> Client:
+        """A client that repeats nothing and has no patience."""
+        return Client(self.fleet.url, self.fleet.key, retries=0, timeout=20)
+
+    def query(self, statement: str, *arguments: object) -> list[Any]:
+        """Straight from the database, past every proxy."""
+        with self.postgres.connect(self.database) as connection:
+            return connection.execute(statement, arguments or None).fetchall()
+
+    def worker_ids(self) -> dict[str, str]:
+        """Process name → id of its living incarnation, as the registry has it."""
+        return {worker["name"]: worker["id"] for worker in self.client.workers()}
+
+    @contextmanager
+    def only(self, name: str) -> Iterator[None]:
+        """Only this worker takes runs."""
+        others = [worker_id for other, worker_id in self.worker_ids().items() if other != name]
+        for worker_id in others:
+            self.client.cordon(worker_id)
+        self._wait_cordoned(others, cordoned=True)
+        try:
+            yield
+        finally:
+            for worker_id in others:
+                self.client.uncordon(worker_id)
+            self._wait_cordoned(others, cordoned=False)
+
+    def _wait_cordoned(self, ids: Sequence[str], *, cordoned: bool) -> None:
+        def done() -> bool:
+            seen = {worker["id"]: worker["cordoned"] for worker in self.client.workers()}
+            return all(seen.get(worker_id) is cordoned for worker_id in ids)
+
+        eventually(done, within=20, every=0.1, what=f"workers are cordoned: {cordoned}")
+
+    def stop_postgres(self) -> None:
+        """SIGQUIT to the postmaster: every backend ends at once, as in a crash."""
+        pid = self.postgres.handle.get_pid()
+        os.kill(pid, signal.SIGQUIT)
+        eventually(lambda: not Path(f"/proc/{pid}").exists(), within=15, what="PostgreSQL is gone")
+
+    def start_postgres(self) -> None:
+        self.postgres.handle.ensure_postgres_running()
+
+    def heal(self) -> None:
+        """Whatever the test has broken."""
+        if self.server.process is None:
+            self.server.start()
+        self.server.signal(signal.SIGCONT)
+        self.start_postgres()
+        self.near.heal()
+        self.far.heal()
+        self.server.client().config_set("maxmemory", 0)
+
+    @contextmanager
+    def act(self) -> Iterator[Act]:
+        """One test."""
+        self.acts += 1
+        act = Act(self, self.fleet.data_dir / f"ledger-{self.acts}")
+        try:
+            yield act
+            act.judge()
+        except BaseException as error:
+            self.heal()
+            error.add_note(act.explain())
+            error.add_note(self.fleet.report())
+            raise
+        finally:
+            self.heal()
+            self._wake_up()
+
+    def _wake_up(self) -> None:
+        """For the next act: what a failed one left running is stopped, whoever died is started again."""
+        for name in [spec.name for spec in self.fleet.plan.specs()]:
+            if name not in self.fleet.pids:
+                self.fleet.restart(name)
+        self.fleet.wait_ready(within=30)
+
+
+class Act:
+    """The runs of one test."""
+
+    def __init__(self, scene: Scene, ledger: Path) -> None:
+        self.scene = scene
+        self.ledger = ledger
+        self.runs: list[str] = []
+
+    @property
+    def client(self) -> Client:
+        return self.scene.client
+
+    def session(self, agent: str = "ledger") -> str:
+        found: str = self.client.create_session(agent, env={"OAH_LEDGER": str(self.ledger)})["id"]
+        return found
+
+    def sessions(self, count: int, agent: str = "ledger") -> list[str]:
+        return [self.session(agent) for _ in range(count)]
+
+    def submit(self, session: str, text: str, **more: Any) -> str:
+        run: str = self.client.submit(session, text, **more)["id"]
+        self.runs.append(run)
+        return run
+
+    def submit_all(self, sessions: Iterable[str], text: str, **more: Any) -> list[str]:
+        """One run in each session, in one call."""
+        answers = self.client.submit_many([{"session_id": each, "input": text, **more} for each in sessions])
+        found = [answer["id"] for answer in answers]
+        self.runs += found
+        return found
+
+    def rows(self, runs: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
+        """Runs of this act as SQL has them."""
+        names = "id, session_id, status, attempt, position, recovery_attempts, worker_id, error_code, queued_reason"
+        found = self.scene.query(
+            f"SELECT {names} FROM runs WHERE id = ANY(%s)", list(self.runs if runs is None else runs)
+        )
+        return {row[0]: dict(zip(names.split(", "), row, strict=True)) for row in found}
+
+    def wait_running(self, runs: Sequence[str], *, within: float = 30) -> None:
+        """Until SQL says that all run and their agents write."""
+
+        def all_run() -> bool:
+            return all(row["status"] == "running" for row in self.rows(runs).values())
+
+        eventually(all_run, within=within, every=0.1, what="all runs run")
+        eventually(lambda: set(runs) <= {line.run for line in self.lines()}, within=20, every=0.2, what="they write")
+
+    def wait_terminal(self, runs: Sequence[str] | None = None, *, within: float = 60) -> None:
+        """Until SQL says that all have ended."""
+
+        def open_runs() -> list[str]:
+            return [run for run, row in self.rows(runs).items() if row["status"] not in TERMINAL]
+
+        eventually(lambda: not open_runs(), within=within, every=0.1, what="all runs end")
+
+    def on(self, worker: str, runs: Sequence[str] | None = None) -> list[str]:
+        """Which of these run on this worker now."""
+        rows = self.rows(runs).items()
+        return [r for r, row in rows if row["worker_id"] and row["worker_id"].rpartition(".")[0] == worker]
+
+    def lines(self) -> list[Line]:
+        return read_ledger(self.ledger)
+
+    def untouched(self, runs: Sequence[str], status: str = "completed") -> None:
+        """These ended well in their first attempt: nobody killed or doubled them."""
+        wrong = {
+            run: row
+            for run, row in self.rows(runs).items()
+            if (row["status"], row["attempt"], row["recovery_attempts"]) != (status, 1, 0)
+        }
+        assert not wrong, f"{len(wrong)} of {len(runs)} were interrupted: {list(wrong.values())[:5]}"
+
+    def judge(self) -> None:
+        """All is terminal, and nobody ever saw two agents of a session at once, or an order turned."""
+        rows = list(self.rows().values())
+        assert len(rows) == len(self.runs)
+        assert not [row for row in rows if row["status"] not in TERMINAL], "runs are left"
+        ledger = [row for row in rows if self._writes(row)]
+        found = judge(self.lines(), ledger_runs(ledger))
+        assert not found, f"{len(found)} violations: {found[:5]}"
+
+    def _writes(self, row: dict[str, Any]) -> bool:
+        if not hasattr(self, "_agents"):
+            self._agents = dict(self.scene.query("SELECT id, agent FROM sessions"))
+        return bool(self._agents.get(row["session_id"]) == "ledger")
+
+    def explain(self) -> str:
+        """What is not terminal, and where Redis has it."""
+        said = []
+        client = self.scene.server.client()
+        open_rows = [row for row in self.rows().values() if row["status"] not in TERMINAL]
+        for row in open_rows[:10]:
+            place = client.hgetall(f"oah:{{0}}:session:{row['session_id']}")
+            said.append(f"{row}\n    redis: { {k.decode(): v.decode() for k, v in place.items()} }")
+        epoch = client.hgetall("oah:{0}:epoch")
+        return f"--- {len(open_rows)} of {len(self.runs)} runs open; epoch {epoch}\n" + "\n".join(said)
+
+
+class Unlisted:
+    """Watches, past every proxy, sessions that Redis leases and nobody works on: a claim whose reply was lost, a free
+    that never came. ``longest`` is how long one stayed so, in seconds."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="unlisted", daemon=True)
+        self._since: dict[tuple[str, str], float] = {}
+        self.longest = 0.0
+        self.looks = 0
+
+    def __enter__(self) -> Unlisted:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    def _watch(self) -> None:
+        redis = self._scene.server.client()
+        with self._scene.postgres.connect(self._scene.database) as database:
+            while not self._stop.wait(0.1):
+                self._look(redis, database)
+
+    def _look(self, redis: Any, database: psycopg.Connection[Any]) -> None:
+        leased = [member.decode() for member in redis.zrange("oah:{0}:leases", 0, -1)]
+        pipeline = redis.pipeline(transaction=False)
+        for session in leased:
+            pipeline.hget(f"oah:{{0}}:session:{session}", "token")
+        tokens = {(s, (t or b"").decode()) for s, t in zip(leased, pipeline.execute(), strict=True)}
+        owned = {(s, t) for s, t in database.execute("SELECT session_id, claim_token FROM session_owners").fetchall()}
+        now = time.monotonic()
+        self._since = {each: self._since.get(each, now) for each in tokens - owned}
+        self.longest = max([self.longest, *(now - since for since in self._since.values())])
+        self.looks += 1
+
+
+@contextmanager
+def play(postgres: PostgresServer, server: RealServer, *, workers: int = 2, slots: int = 8) -> Iterator[Scene]:
+    """A scene for as long as the block lasts."""
+    directory = Path(tempfile.mkdtemp(prefix="oah-s-", dir="/tmp"))
+    database = postgres.create()
+    parts = conninfo_to_dict(postgres.url(database))
+    socket = Path(f"{parts['host']}/.s.PGSQL.{parts.get('port') or 5432}")
+    proxies: list[Proxy] = []
+
+    def ends(name: str) -> Ends:
+        place = directory / name
+        place.mkdir()
+        redis = Proxy(place / "r", server.socket).start()
+        sql = Proxy(place / ".s.PGSQL.5432", socket, replies=Commits).start()
+        proxies.extend([redis, sql])
+        return Ends(redis, sql, f"postgresql://{parts['user']}@/{database}?host={place}")
+
+    server.start()
+    near, far = ends("near"), ends("far")
+    install_testing_agents(directory / "d")
+    fleet = Fleet(
+        directory / "d",
+        workers=workers,
+        slots=slots,
+        database_url=far.database_url,
+        redis_url=far.redis.url,
+        lease_seconds=LEASE,
+        own={"worker-1": near.env},
+    )
+    try:
+        with fleet:
+            yield Scene(fleet, server, postgres, database, near, far)
+        assert fleet.stubborn == [], f"had to be killed: {fleet.stubborn}\n{fleet.report()}"
+    finally:
+        for proxy in proxies:
+            proxy.close()
+        server.remove()
+        postgres.drop(database)
+        shutil.rmtree(directory, ignore_errors=True)
