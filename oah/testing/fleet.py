@@ -28,19 +28,30 @@ from oah.cli.fleet import API, CONTROLLER, EMBEDDED_URL, Plan, describe_exit, fr
 from oah.cli.fleet import Fleet as Children
 from oah.client import Client
 from oah.errors import Unavailable
+from oah.testing import processes
 
 __all__ = ["API", "CONTROLLER", "Fleet"]
+
+_HOST_MODULE = "oah.adapters.pty.hostside.main"
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan(Plan):
-    """A plan in which single children are told something else, by name."""
+    """A plan with further controllers, in which single children are told something else, by name."""
 
     own: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    controllers: int = 1
 
     def specs(self) -> Iterator[ChildSpec]:
-        for spec in Plan.specs(self):
+        for spec in self._all():
             yield replace(spec, env={**spec.env, **self.own.get(spec.name, {})})
+
+    def _all(self) -> Iterator[ChildSpec]:
+        for spec in Plan.specs(self):
+            yield spec
+            if spec.name == CONTROLLER:
+                for number in range(2, self.controllers + 1):
+                    yield replace(spec, name=f"{CONTROLLER}-{number}")
 
 
 class Fleet:
@@ -48,8 +59,9 @@ class Fleet:
 
     ``data_dir`` must be short: Unix sockets live below it. ``lease_seconds`` is at least 6. ``database_url`` None:
     SQLite in the data directory. ``env``: further settings for all children, ``own``: for single ones, by name.
+    ``recovery`` None: what the product takes by itself. ``controllers``: how many compete for the leader lease.
     ``wait`` False: entering does not wait until the system is ready, which a test without its stores cannot be. A
-    process is named by its name (``api``, ``controller``, ``worker-1``) or, a worker, by its index from 0.
+    process is named by its name (``api``, ``controller``, ``controller-2``, ``worker-1``) or, a worker, by its index from 0.
     """
 
     def __init__(
@@ -62,8 +74,9 @@ class Fleet:
         database_url: str | None = None,
         redis_url: str = EMBEDDED_URL,
         lease_seconds: float = 6,
-        recovery: str = "requeue_running",
+        recovery: str | None = "requeue_running",
         api_with_workers: bool = False,
+        controllers: int = 1,
         env: Mapping[str, str] | None = None,
         own: Mapping[str, Mapping[str, str]] | None = None,
         wait: bool = True,
@@ -88,13 +101,14 @@ class Fleet:
             env={
                 "OAH_DATABASE_URL": database_url or f"sqlite:///{data_dir / 'oah.db'}",
                 "OAH_LEASE_SECONDS": f"{lease_seconds:g}",
-                "OAH_STALE_RUN_RECOVERY_STRATEGY": recovery,
+                **({} if recovery is None else {"OAH_STALE_RUN_RECOVERY_STRATEGY": recovery}),
                 "OAH_WORKER__DRAIN_GRACE_SECONDS": "5",
                 "OAH_WORKER__PORT": "0",
                 "OAH_CONTROLLER__PORT": "0",
                 **(env or {}),
             },
             own=own or {},
+            controllers=controllers,
         )
         self._children = Children(self.plan, sink=self._take)
 
@@ -151,10 +165,18 @@ class Fleet:
         """Name → process id of what runs now."""
         return {n: pid for n in self._children.names if (pid := self._children[n].pid) and self._children[n].running}
 
+    def host_pid(self, worker: int | str) -> int:
+        """The PTY host of a running worker. Raises Unavailable while there is none, or while one replaces another."""
+        pid = self._children[self._name(worker)].pid
+        hosts = [child for child in processes.children(pid or 0) if _HOST_MODULE in processes.command(child)]
+        if len(hosts) != 1:
+            raise Unavailable(f"{self._name(worker)} (pid {pid}) has {len(hosts)} PTY hosts")
+        return hosts[0]
+
     def wait_workers(self, *, within: float = 30) -> None:
         """Until every running worker reports itself. Raises Unavailable."""
         deadline = time.monotonic() + within
-        running = {name for name in self._children.worker_names if self._children[name].running}
+        running = {name for name in self.pids if not name.startswith((API, CONTROLLER))}
         while not running <= {worker["name"] for worker in self.client.workers()}:
             if time.monotonic() > deadline:
                 raise Unavailable(f"not all workers report within {within:g} s: {sorted(running)}")

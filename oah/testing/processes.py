@@ -34,6 +34,14 @@ def with_argument(text: str) -> list[int]:
     return found
 
 
+def command(pid: int) -> str:
+    """Its command line, '' when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
 def children(pid: int) -> list[int]:
     """Living direct children."""
     found = []
