@@ -61,7 +61,8 @@ class Fleet:
     SQLite in the data directory. ``env``: further settings for all children, ``own``: for single ones, by name.
     ``recovery`` None: what the product takes by itself. ``controllers``: how many compete for the leader lease.
     ``wait`` False: entering does not wait until the system is ready, which a test without its stores cannot be. A
-    process is named by its name (``api``, ``controller``, ``controller-2``, ``worker-1``) or, a worker, by its index from 0.
+    process is named by its name (``api``, ``controller``, ``controller-2``, ``worker-1``) or, a worker, by its index
+    from 0.
     """
 
     def __init__(
