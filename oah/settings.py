@@ -78,7 +78,6 @@ class LimitSettings(Section):
     """Bounds on what is accepted. Sources: the table of defaults in the reference."""
 
     input_bytes: int = 1024 * 1024
-    result_bytes: int = 1024 * 1024
     recording_head_bytes: int = 64 * 1024 * 1024
     recording_tail_bytes: int = 16 * 1024 * 1024
     queued_per_session: int = 1_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from oah.adapters.blobs.directory import DirectoryBlobs
@@ -17,7 +17,7 @@ from oah.bootstrap.kit import PROFILES_DIR, Kit, needs_a_server, oah_version, op
 from oah.bootstrap.worker import worker_of
 from oah.core.model.ids import EpochId, WorkerId
 from oah.core.policy import admission
-from oah.errors import OahError
+from oah.errors import OahError, Unavailable
 from oah.ports.broker import Broker
 from oah.ports.store import SubmitLimits
 from oah.runtime.component import Component
@@ -35,7 +35,7 @@ def api_process(settings: Settings, *, api_only: bool) -> int:
         needs_a_server(settings, "oah-api --api-only")
     kit = open_kit(settings, process="api")
     workers = [] if api_only else [worker_of(kit) for _ in range(settings.embedded_workers)]
-    app = create_app(_api_context(kit, workers))
+    app = create_app(_api_context(kit, workers, prepared=lambda: _prepared(prelude)))
     server = Server(app, host=settings.api_host, port=settings.api_port)
     server.bind()
 
@@ -53,7 +53,7 @@ def _prepare_api(kit: Kit) -> None:
     ensure_admin_key(kit.store, kit.clock, kit.ids, kit.settings.data_dir)
 
 
-def _api_context(kit: Kit, workers: Sequence[Worker]) -> ApiContext:
+def _api_context(kit: Kit, workers: Sequence[Worker], *, prepared: Callable[[], None]) -> ApiContext:
     settings = kit.settings
     limits = settings.limits
     profiles = tuple(load_profiles(settings.data_dir / PROFILES_DIR))
@@ -73,7 +73,7 @@ def _api_context(kit: Kit, workers: Sequence[Worker]) -> ApiContext:
         limits=SubmitLimits(limits.queued_per_session, limits.queued_per_workspace),
         body_bytes=limits.body_bytes,
         batch_runs=limits.batch_runs,
-        ready={"database": kit.store.check, "redis": lambda: _ask(kit.broker)},
+        ready={"database": kit.store.check, "redis": lambda: _ask(kit.broker), "start": prepared},
         local_workers=lambda: frozenset(WorkerId(worker.id) for worker in workers),
         version=oah_version(),
     )
@@ -84,6 +84,12 @@ def _epoch_or_none(kit: Kit) -> EpochId | None:
         return kit.epochs.current()
     except OahError:
         return None
+
+
+def _prepared(prelude: Prelude) -> None:
+    """The schema is there, the first key is written, what runs beside the API has been started."""
+    if not prelude.prepared:
+        raise Unavailable("still starting")
 
 
 def _ask(broker: Broker) -> None:

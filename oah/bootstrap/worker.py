@@ -29,7 +29,9 @@ from oah.worker.identity import Identity, take_name
 from oah.worker.worker import Worker
 
 
-def worker_of(kit: Kit, *, address: str | None = None, on_drain: Callable[[], None] = lambda: None) -> Worker:
+def worker_of(
+    kit: Kit, *, address: Callable[[], str | None] = lambda: None, on_drain: Callable[[], None] = lambda: None
+) -> Worker:
     """A worker under the next free name. Raises Conflict when the name asked for is taken."""
     settings = kit.settings
     section = settings.worker
@@ -78,7 +80,7 @@ def worker_of(kit: Kit, *, address: str | None = None, on_drain: Callable[[], No
         recover=kit.recover(),
         promote=kit.promote,
         claim_rules=claim_order.Rules(),
-        figures=lambda: (gauge.read().cpu_percent, gauge.read().rss_bytes),
+        figures=gauge.read,
         data_dir=settings.data_dir,
         one_engine=settings.database.startswith("sqlite"),
         address=address,
@@ -92,7 +94,15 @@ def _agents(kit: Kit, identity: Identity, host: PtyHost) -> AgentsByProfile:
     blobs = DirectoryBlobs(data_dir / "blobs")
     writer = RecordingWriter()
     writer.start()
-    around = Surroundings(host, blobs, writer, identity.directory / "scratch")
+    limits = kit.settings.limits
+    around = Surroundings(
+        host,
+        blobs,
+        writer,
+        identity.directory / "scratch",
+        head_bytes=limits.recording_head_bytes,
+        tail_bytes=limits.recording_tail_bytes,
+    )
     pty = PtyAgents(load_profiles(data_dir / PROFILES_DIR), around)
     pty.prepare()
     return AgentsByProfile(pty, NoopAgents())
@@ -103,7 +113,7 @@ def worker_process(settings: Settings) -> int:
     needs_a_server(settings, "oah-worker")
     kit = open_kit(settings, process="worker")
     section = settings.worker
-    worker = worker_of(kit, on_drain=lambda: group.request_stop())  # noqa: PLW0108  group comes later
+    worker = worker_of(kit, address=lambda: _shown(probe.address), on_drain=lambda: group.request_stop())
     prelude = Prelude("worker-prelude", kit.store.migrate, lambda: [worker], clock=kit.clock)
     probe = Probe(
         host=section.host,
@@ -113,6 +123,10 @@ def worker_process(settings: Settings) -> int:
     )
     group = Group([probe, prelude], clock=kit.clock)
     return run(kit, group, grace=timedelta(seconds=section.drain_grace_seconds))
+
+
+def _shown(address: tuple[str, int] | None) -> str | None:
+    return None if address is None else f"{address[0]}:{address[1]}"
 
 
 def _port(host: str, wanted: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Protocol
 
 from oah.core.model.ids import WorkerId
 from oah.core.model.lane import Lane
@@ -50,6 +51,15 @@ class WorkerRules:
         return self.lease / 6
 
 
+class Figures(Protocol):
+    """What this process uses now."""
+
+    @property
+    def cpu_percent(self) -> float: ...
+    @property
+    def rss_bytes(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContext:
     """Adapters, services and numbers. ``witness_broker`` has a connection and a time-out of its own."""
@@ -75,12 +85,13 @@ class WorkerContext:
     """For runs whose owner is known to be gone, without waiting for the witnesses."""
     promote: Callable[[], None]
     claim_rules: claim_order.Rules
-    figures: Callable[[], tuple[float, int]]
+    figures: Callable[[], Figures]
     """CPU percent and resident bytes of worker and host."""
     pid: int
     data_dir: Path
     one_engine: bool
     """SQLite has one writer: claimer and settler share a thread."""
-    address: str | None = None
+    address: Callable[[], str | None] = lambda: None
+    """``host:port`` of the private endpoint, once it listens."""
     on_drain: Callable[[], None] = lambda: None
     """An operator drains this worker: a process of its own ends, an embedded one only takes no more."""

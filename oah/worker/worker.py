@@ -107,7 +107,7 @@ class Worker(ThreadComponent):
 
     def report(self) -> None:
         """The heartbeat: tell the registry. Raises Unavailable."""
-        cpu, rss = self._context.figures()
+        figures = self._context.figures()
         working = self._slots.working
         telemetry = self._context.telemetry
         for state in WorkerState:
@@ -130,9 +130,9 @@ class Worker(ThreadComponent):
             draining=self._draining,
             version=self._context.version,
             started_at=self._started_at,
-            address=self._context.address,
-            cpu_percent=cpu,
-            rss_bytes=rss,
+            address=self._context.address(),
+            cpu_percent=figures.cpu_percent,
+            rss_bytes=figures.rss_bytes,
             sessions={a.fence.session_id: a.fence.run_id for a in working},
         )
         self._context.broker.report(report, ttl=max(self._context.rules.heartbeat * 3, self._context.rules.lease))

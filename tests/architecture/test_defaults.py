@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, SecretStr
 
+from oah.ports.agent import MAX_RESULT_BYTES
 from oah.settings import Settings
 from tests.support.source import ROOT
 
@@ -68,7 +69,7 @@ def test_the_defaults_of_the_protocol(settings: Settings) -> None:
     assert settings.stale_run_recovery_max_attempts == 3
     assert (settings.redis.connect_timeout_seconds, settings.redis.answer_timeout_seconds) == (2, 5)
     assert settings.redis.submit_timeout_seconds == 0.05
-    assert settings.limits.input_bytes == settings.limits.result_bytes == 1024 * 1024
+    assert settings.limits.input_bytes == MAX_RESULT_BYTES == 1024 * 1024
     assert settings.limits.recording_head_bytes == 64 * 1024 * 1024
     assert settings.limits.recording_tail_bytes == 16 * 1024 * 1024
     assert (settings.limits.queued_per_session, settings.limits.queued_per_workspace) == (1_000, 100_000)

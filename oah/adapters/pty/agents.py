@@ -18,7 +18,7 @@ from oah.adapters.pty.hearing import Hearing
 from oah.adapters.pty.host import PtyHost
 from oah.adapters.pty.matching import Ended, Matcher
 from oah.adapters.pty.process import PtyProcess
-from oah.adapters.pty.recording import Recording, RecordingWriter
+from oah.adapters.pty.recording import HEAD_BYTES, TAIL_BYTES, Recording, RecordingWriter
 from oah.adapters.pty.watch import Watch
 from oah.core.dialogue.outcome import Facts, judge
 from oah.core.dialogue.profile import Profile
@@ -42,6 +42,8 @@ class Surroundings:
     writer: RecordingWriter
     scratch_root: Path
     path: str = _DEFAULT_PATH
+    head_bytes: int = HEAD_BYTES
+    tail_bytes: int = TAIL_BYTES
 
 
 class PtyAgent:
@@ -155,6 +157,8 @@ class PtyAgent:
             cols=self.profile.cols,
             rows=self.profile.rows,
             title=f"{self.profile.name}: run {self._run}, attempt {self._attempt}",
+            head_bytes=self.around.head_bytes,
+            tail_bytes=self.around.tail_bytes,
         )
         self.recording = recording
         self.around.writer.add(recording)
