@@ -12,7 +12,7 @@ class OutcomeLog(Protocol):
     """Kept beside the worker's name lock. ``keep`` returns only when the outcome is on the disk."""
 
     def keep(self, settlements: Sequence[Settlement]) -> None:
-        """Write outcomes; one that is kept already stays once."""
+        """Write outcomes; one that is kept already stays once. Raises Unavailable: the disk does not take them."""
         ...
 
     def kept(self) -> list[Settlement]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from oah.core.model.ids import ClaimToken, SessionId
 from oah.errors import LeaseError, OahError, Unavailable
-from oah.ports.store import AfterRun, OutputChunk, OwnerRow
+from oah.ports.store import AfterRun, OutputChunk, OwnerRow, RunFence
 from oah.services.settle import Ended, SettleRuns
 from oah.worker.context import WorkerContext
 from oah.worker.parked import Parked
@@ -40,6 +40,9 @@ class Settler:
         self._endings: deque[Ending] = deque()
         self._chunks: deque[OutputChunk] = deque()
         self._unplaced: list[Ended] = []
+        self._kept: set[RunFence] = set()
+        """Outcomes on this machine's disk."""
+        self._store_away = False
         self._retry_at = 0.0
         self._backoff = 0.0
         self.called: Callable[[], None] = lambda: None
@@ -50,7 +53,9 @@ class Settler:
     # --- from other threads ---
 
     def ended(self, *endings: Ending) -> None:
-        """Hand over what has ended."""
+        """Hand over what has ended. While SQL is known to be away it is on the disk when this returns."""
+        if self._store_away:
+            self._keep(endings)
         with self._lock:
             self._endings.extend(endings)
         self._wake()
@@ -83,8 +88,7 @@ class Settler:
             batch = [self._endings.popleft() for _ in range(min(len(self._endings), BATCH))]
         self._context.telemetry.gauge("oah_outcomes_unsettled", len(batch) + self.unsettled)
         try:
-            self._say(chunks)
-            self._commit(batch)
+            self._record(chunks, batch)
             self._place()
         except Unavailable as error:
             self._later(error)
@@ -99,6 +103,37 @@ class Settler:
             self._service.commit(kept, repeated=True)
             self._context.outcomes.delivered([s.fence for s in kept])
         return [s.fence.session_id for s in kept]
+
+    def _record(self, chunks: Sequence[OutputChunk], batch: Sequence[Ending]) -> None:
+        """What was said comes before the end, which shuts the fence; what cannot be written stays here, all of it."""
+        try:
+            self._say(chunks)
+        except Unavailable:
+            self._put_back(batch)
+            raise
+        self._commit(batch)
+        if chunks or batch:
+            self._store_away = False
+
+    def _put_back(self, batch: Sequence[Ending]) -> None:
+        with self._lock:
+            self._endings.extendleft(reversed(batch))
+            waiting = list(self._endings)
+        self._store_away = True
+        self._keep(waiting)
+
+    def _keep(self, endings: Sequence[Ending]) -> None:
+        """Each once."""
+        items = [item.settlement for item in endings if isinstance(item, Finished)]
+        new = [settlement for settlement in items if settlement.fence not in self._kept]
+        if not new:
+            return
+        try:
+            self._context.outcomes.keep(new)
+        except Unavailable as error:
+            log.error("%d outcomes are in memory only: %s", len(new), error)
+        else:
+            self._kept.update(settlement.fence for settlement in new)
 
     def _say(self, chunks: Sequence[OutputChunk]) -> None:
         if not chunks:
@@ -133,16 +168,15 @@ class Settler:
                     act()
                 groups.pop(0)
         except Unavailable:
-            left = [item for items, _ in groups for item in items]
-            self._context.outcomes.keep([item.settlement for item in left if isinstance(item, Finished)])
-            with self._lock:
-                self._endings.extendleft(reversed(left))
+            self._put_back([item for items, _ in groups for item in items])
             raise
 
     def _finish(self, items: Sequence[Finished]) -> None:
         replies = self._service.commit([item.settlement for item in items], repeated=bool(self._backoff))
-        if self._backoff:
-            self._context.outcomes.delivered([item.settlement.fence for item in items])
+        kept = [item.settlement.fence for item in items if item.settlement.fence in self._kept]
+        if kept:
+            self._context.outcomes.delivered(kept)
+            self._kept.difference_update(kept)
         for item, after in zip(items, replies, strict=True):
             fence = item.settlement.fence
             if not after.applied:

@@ -10,7 +10,7 @@ from oah.core.model.run import ReadyClass, RunStatus
 from oah.core.model.session import Place
 from oah.errors import EpochMismatch, InDoubt, Unavailable
 from oah.ports.broker import Claimed, Free, Freed, Target
-from oah.ports.store import OwnerRow, RecoveryAction
+from oah.ports.store import OutputChunk, OwnerRow, RecoveryAction
 from oah.services.recover import Recovered
 from oah.worker.context import WorkerContext
 from oah.worker.parked import Parked
@@ -65,6 +65,43 @@ def test_while_sql_is_away_the_outcome_is_on_the_disk_and_the_lease_is_kept() ->
     clock.seconds += wait
     duty.step()
     assert of.outcomes.rows == {} and len(table) == 0 and len(frees(redis)) == 1
+
+
+def test_an_outcome_is_not_lost_with_the_output_before_it() -> None:
+    """What the agent has said goes first; when SQL does not take that, the end behind it waits, on the disk."""
+    clock = StillClock()
+    store = Scripted(
+        output=[Unavailable("away"), Unavailable("away"), [7]], settle=[lambda batch: [settled() for _ in batch]]
+    )
+    of = context(store, broker(), clock=clock)
+    duty, table = settler(of)
+    duty.said(OutputChunk(F, "said"))
+    duty.ended(finished(F))
+    duty.step()
+    assert isinstance(of.outcomes, Log) and list(of.outcomes.rows) == [F]
+    other = fence(2)
+    duty.ended(finished(other))
+    assert list(of.outcomes.rows) == [F, other], "on the disk before its slot is free again"
+    for _ in range(2):
+        clock.seconds += 5
+        duty.step()
+    assert duty.unsettled == 0 and len(table) == 0 and of.outcomes.rows == {}
+    settled_fences = [each.fence for name, args, _ in store.calls if name == "settle" for each in args[0]]
+    assert settled_fences == [F, other]
+    assert [name for name, _, _ in store.calls][-2:] == ["output", "settle"]
+
+
+def test_a_full_disk_costs_the_safety_not_the_outcome() -> None:
+    clock = StillClock()
+    store = Scripted(settle=[Unavailable("away"), [settled()]], settle_outcome=[[]])
+    of = context(store, broker(), clock=clock, outcomes=Scripted(keep=[Unavailable("disk full")]))
+    duty, table = settler(of)
+    duty.ended(finished(F))
+    duty.step()
+    assert duty.unsettled == 1
+    clock.seconds += 5
+    duty.step()
+    assert duty.unsettled == 0 and len(table) == 0
 
 
 def test_in_doubt_is_looked_up_and_settled_again_only_if_it_did_not_happen() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from oah.adapters.sql.faults import translated
 from oah.core.model.ids import ClaimToken, RunId, SessionId
 from oah.core.model.run import Outcome, RunError, RunStatus
 from oah.core.model.session import HoldReason
@@ -44,17 +45,16 @@ class HistoryFile:
         self._db.executescript(_SCHEMA)
 
     def keep(self, settlements: Sequence[Settlement]) -> None:
-        """Write outcomes, each once."""
+        """Write outcomes, each once. Raises Unavailable when the disk does not take them."""
         rows = [
             (s.fence.run_id, s.fence.attempt, s.fence.token, s.fence.session_id, json.dumps(_pack(s)))
             for s in settlements
         ]
-        with self._lock:
+        with self._lock, translated(), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany(
                 "INSERT OR IGNORE INTO outcomes (run_id, attempt, token, session_id, body) VALUES (?, ?, ?, ?, ?)", rows
             )
-            self._db.execute("COMMIT")
 
     def kept(self) -> list[Settlement]:
         """Oldest first."""
