@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 from oah.ports.agent import MAX_RESULT_BYTES
+from oah.ports.agent import MAX_RESULT_BYTES
 from oah.settings import Settings
 from tests.support.source import ROOT
 
