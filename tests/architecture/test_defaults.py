@@ -10,7 +10,6 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 from oah.ports.agent import MAX_RESULT_BYTES
-from oah.ports.agent import MAX_RESULT_BYTES
 from oah.settings import Settings
 from tests.support.source import ROOT
 
