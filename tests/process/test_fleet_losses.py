@@ -42,7 +42,7 @@ Cases = dict[str, Case]
 def arena(postgres_server: PostgresServer) -> Iterator[Arena]:
     options = {"OAH_WORKER__HEARTBEAT_SECONDS": "1", "OAH_WORKER__DRAIN_GRACE_SECONDS": "1"}
     own = {SUCCESSOR: {"OAH_WORKER__SLOTS": "8"}}
-    with open_arena(postgres_server, workers=1 + len(HARMS), slots=1, env=options, own=own) as opened:
+    with open_arena(postgres_server, workers=1 + len(HARMS), slots=1, env=options, own=lambda *_: own) as opened:
         yield opened
 
 
@@ -62,9 +62,8 @@ def cases(arena: Arena) -> Iterator[Cases]:
 
 
 def _begin(arena: Arena) -> Cases:
-    successor = next(each["id"] for each in arena.fleet.client.workers() if each["name"] == SUCCESSOR)
-    arena.fleet.client.cordon(successor)
-    eventually(lambda: arena.fleet.client.worker(successor)["cordoned"], within=15, what="the successor waits")
+    victims = [name for name in arena.fleet.pids if name.startswith("worker") and name != SUCCESSOR]
+    arena.only(*victims)
     found = {}
     for number, harm in enumerate(HARMS):
         session = arena.session("exec" if number % 2 else "shell")
@@ -77,7 +76,7 @@ def _begin(arena: Arena) -> Cases:
         case.worker_pid = arena.fleet.pids[case.worker]
         case.host_pid = arena.fleet.host_pid(case.worker)
     assert len({case.worker for case in found.values()}) == len(HARMS)
-    arena.fleet.client.uncordon(successor)
+    arena.only(SUCCESSOR, *victims)
     return found
 
 

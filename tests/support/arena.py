@@ -76,6 +76,18 @@ class Arena:
             ids += [str(row["id"]) for row in self.fleet.client.submit_many(part)]
         return ids
 
+    def only(self, *names: str) -> None:
+        """Let these workers take runs, and no others that run now."""
+        client = self.fleet.client
+        workers = [each for each in client.workers() if self.fleet.pids.get(each["name"]) == each["pid"]]
+        wrong = [each for each in workers if each["cordoned"] == (each["name"] in names)]
+        for each in wrong:
+            (client.uncordon if each["cordoned"] else client.cordon)(each["id"])
+        for each in wrong:
+            eventually(
+                lambda each=each: client.worker(each["id"])["cordoned"] != each["cordoned"], within=15, what="told"
+            )
+
     # --- facts ---
 
     def sql(self, statement: str, *arguments: Any) -> list[Row]:
@@ -108,6 +120,11 @@ class Arena:
         """The name of the process that runs it now."""
         worker_id = self.run(run_id)["worker_id"]
         return None if worker_id is None else self.fleet.worker_of(str(worker_id))
+
+    def place(self, session: str) -> Row:
+        """What Redis holds of a session, {} when it is idle there."""
+        found = self.redis.client().hgetall(f"oah:{{0}}:session:{session}")
+        return {key.decode(): value.decode() for key, value in found.items()}
 
     # --- waiting ---
 
@@ -199,13 +216,8 @@ class Arena:
                     f"  {e['at']:%H:%M:%S.%f} {e['type']} #{e['attempt']} {e['data']}" for e in self.events(run_id)
                 ]
                 parts += [f"  owner {o}" for o in self.owners() if o["session_id"] == run["session_id"]]
-                parts.append(f"  redis {self._place(run['session_id'])}")
+                parts.append(f"  redis {self.place(run['session_id'])}")
         return "\n".join([*parts, self.fleet.report(last=40)])
-
-    def _place(self, session: str) -> Any:
-        client = self.redis.client()
-        keys = client.keys(f"*session:{session}")
-        return {key: client.hgetall(key) for key in keys} or "idle"
 
 
 def _explained(row: Row, before: Row | None, told: set[tuple[str, int, str]]) -> bool:
@@ -221,9 +233,15 @@ def _explained(row: Row, before: Row | None, told: set[tuple[str, int, str]]) ->
     return before is not None and before["outcome"] == outcome and (row["run_id"], before["attempt"], event) in told
 
 
+Own = dict[str, dict[str, str]]
+
+
 @contextlib.contextmanager
-def open_arena(server: PostgresServer, **options: Any) -> Iterator[Arena]:
-    """Stores of its own and a fleet on them."""
+def open_arena(
+    server: PostgresServer, *, own: Callable[[Path, str, RealServer], Own] | None = None, **options: Any
+) -> Iterator[Arena]:
+    """Stores of its own and a fleet on them. ``own``: settings of single processes, made of a short directory, the
+    database's address and the running Redis."""
     redis = RealServer("valkey", valkey_binary())
     directory = Path(tempfile.mkdtemp(prefix="oah-a-", dir="/tmp"))
     database = server.create()
@@ -233,8 +251,10 @@ def open_arena(server: PostgresServer, **options: Any) -> Iterator[Arena]:
         stack.callback(redis.remove)
         redis.start()
         install_testing_agents(directory / "d")
-        given = {"database_url": server.url(database), "redis_url": redis.url, **options}
-        fleet = stack.enter_context(Fleet(directory / "d", **given))
+        url = server.url(database)
+        if own is not None:
+            options["own"] = own(directory, url, redis)
+        fleet = stack.enter_context(Fleet(directory / "d", database_url=url, redis_url=redis.url, **options))
         arena = Arena(fleet, server, database, redis, directory / "ledger")
         stack.callback(arena.close)
         yield arena
