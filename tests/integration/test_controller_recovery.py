@@ -5,11 +5,12 @@ from datetime import timedelta
 import pytest
 
 from oah.core.model.ids import RunId, SessionId
-from oah.core.model.run import RecoveryState, Run, RunStatus
+from oah.core.model.run import ReadyClass, RecoveryState, Run, RunStatus
 from oah.core.model.session import Place
 from oah.core.policy.recovery import Strategy
+from oah.ports.broker import Claimed
 from oah.services.cancel import cancel
-from tests.model.world import LEASE, World
+from tests.model.world import LEASE, Entry, World
 from tests.support.worlds import MakeWorld
 
 L = LEASE.total_seconds()
@@ -170,21 +171,67 @@ def test_an_expired_lease_with_a_fresh_mark_comes_back_only_until_the_mark_is_st
     assert _run(world, run.id).status is RunStatus.QUEUED
 
 
+def _renewing_only(world: World, run: Run) -> None:
+    """SQL was away for the worker's marks for more than a lease; its renewals have just become rare."""
+    for _ in range(8):
+        world.advance(0.9)
+        world.workers["w1"].renew()
+    world.advance(4.0)
+    assert world.workers["w1"].living() == [run.session_id]
+
+
 def test_a_mark_between_the_look_and_the_decision_saves_the_owner(make_world: MakeWorld) -> None:
-    """HN6: the leader stalls; the compare-and-set names the mark that was read."""
+    """HN6: the leader read a stale mark, stalls, and then reads a lease that has just passed."""
+    world = make_world()
+    run = _running(world)
+    _renewing_only(world, run)
+
+    def stall() -> None:
+        world.workers["w1"].mark()
+        world.advance(2.1)
+
+    world.leaders[0].broker.before["leases"] = stall
+    world.lead(0, "audit")
+    world.workers["w2"].claim()
+    world.workers["w2"].start()
+    assert _run(world, run.id).status is RunStatus.RUNNING, "the row changed after it was read"
+    assert world.workers["w1"].living() == [run.session_id]
+    world.check()
+
+
+def test_a_late_renewal_does_not_revive_a_lease_that_was_judged(make_world: MakeWorld) -> None:
+    """HN6: between the leases and the decision; a renewal of an expired lease confirms nothing."""
     world = make_world()
     run = _running(world)
     world.advance(L - 1.1)
-    world.workers["w1"].deadman()
-    alive = world.workers["w1"].living()
-    entry = world.workers["w1"].entries[run.session_id]
-    world.advance(1.2)  # nothing was confirmed for a lease: the deadman has struck, the leader may judge
-    assert alive
-    assert world.workers["w1"].living() == []
-    world.workers["w1"].entries[run.session_id] = entry
-    world.leaders[0].store.before["apply_recovery"] = world.workers["w1"].mark
+    worker = world.workers["w1"]
+    world.advance(1.2)
+    assert worker.living() == []
+    entry = Entry(_claimed(world, run), world.clock.boottime() - L, "running", agent=False)
+    worker.entries[run.session_id] = entry
+    world.leaders[0].store.before["apply_recovery"] = worker.renew
     world.lead(0, "sweep")
-    assert _run(world, run.id).status is RunStatus.RUNNING, "the row changed after it was read"
+    assert entry.confirmed < world.clock.boottime() - 1
+    assert _run(world, run.id).status is RunStatus.QUEUED
+
+
+def _claimed(world: World, run: Run) -> Claimed:
+    row = world.store.owners_of([run.session_id])[0]
+    return Claimed(run.session_id, row.token, parked=False, ready_class=ReadyClass.INTERACTIVE)
+
+
+def test_the_judge_sees_two_trees_when_the_deadman_is_off(make_world: MakeWorld) -> None:
+    """The deliberate violation: without the host's deadline the same steps break I5."""
+    world = make_world()
+    run = _running(world)
+    world.workers["w1"].deadman = lambda: None  # type: ignore[method-assign]
+    world.advance(L + 0.1)
+    world.lead(0, "sweep")
+    assert _run(world, run.id).status is RunStatus.QUEUED
+    world.workers["w2"].claim()
+    world.workers["w2"].start()
+    with pytest.raises(AssertionError, match="I5"):
+        world.check()
 
 
 def test_two_recoverers_one_decision(make_world: MakeWorld) -> None:

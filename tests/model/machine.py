@@ -116,18 +116,38 @@ class Protocol(RuleBasedStateMachine):
         self.world.advance(1.0)
         self.world.lead(0)
 
-    @rule()
-    def flush(self) -> None:
-        self.world.flush()
+    @rule(name=workers, witness=st.sampled_from(["renew", "mark", "neither"]), steps=st.sampled_from([3, 6, 8]))
+    def a_bad_period(self, name: str, witness: str, steps: int) -> None:
+        """One worker loses one store, or both; the others go on, and take what becomes free."""
+        world = self.world
+        other = world.workers["w1" if name == "w2" else "w2"]
+        world.workers[name].claim()
+        world.workers[name].start()
+        for _ in range(steps):
+            world.advance(0.9)
+            if witness != "neither":
+                getattr(world.workers[name], witness)()
+            other.renew()
+            other.mark()
+            world.lead(0, "epoch", "sweep", "audit")
+            other.claim()
+            other.start()
+            world.check()
+
+    @rule(sure=few)
+    def flush(self, sure: bool) -> None:
+        if sure:
+            self.world.flush()
 
     @rule()
     def remember(self) -> None:
         self.world.remember()
 
     @precondition(lambda self: self.world.snapshots)
-    @rule()
-    def bring_back(self) -> None:
-        self.world.bring_back()
+    @rule(sure=few)
+    def bring_back(self, sure: bool) -> None:
+        if sure:
+            self.world.bring_back()
 
     # --- leaders ---
 
@@ -153,10 +173,11 @@ class Protocol(RuleBasedStateMachine):
         what=st.sampled_from(INTERLUDES),
         name=workers,
         pick=indexes,
-        seconds=st.sampled_from([0.0, 2.0, 6.5]),
+        before=st.sampled_from([0.0, 2.0, 6.5]),
+        after=st.sampled_from([0.0, 2.1, 4.0]),
     )
     def duty_with_interlude(
-        self, number: int, duty: str, call: str, what: str, name: str, pick: int, seconds: float
+        self, number: int, duty: str, call: str, what: str, name: str, pick: int, before: float, after: float
     ) -> None:
         """A leader that stalls between two of its calls, while the others go on."""
         leader = self.world.leaders[number]
@@ -164,8 +185,9 @@ class Protocol(RuleBasedStateMachine):
         def interlude() -> None:
             leader.store.before.clear()
             leader.broker.before.clear()
-            self.world.advance(seconds)
+            self.world.advance(before)
             self._interlude(what, name, pick, 1 - number)
+            self.world.advance(after)
 
         leader.store.before[call] = interlude
         leader.broker.before[call] = interlude
