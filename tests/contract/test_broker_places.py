@@ -51,6 +51,17 @@ def test_enqueue_ready_raises_the_class_and_keeps_the_place(desk: Desk) -> None:
     assert [c.session_id for c in desk.claim(want=2).sessions] == ["a", "b"]
 
 
+def test_enqueue_does_not_make_younger_or_a_suspect(desk: Desk) -> None:
+    desk.hear(cls=BACKGROUND)
+    desk.pass_time(30)
+    desk.hear(cls=INTERACTIVE)
+    desk.hear(cls=ReadyClass.SUSPECT)
+    assert desk.view().ready_class is INTERACTIVE
+    age = desk.broker.tick(desk.epoch, limit=1).oldest_ready
+    assert age is not None
+    assert age >= 30 * SECOND
+
+
 def test_enqueue_never_raises_a_suspect(desk: Desk) -> None:
     desk.ensure(cls=ReadyClass.SUSPECT)
     desk.hear(cls=INTERACTIVE)

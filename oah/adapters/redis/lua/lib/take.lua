@@ -2,7 +2,7 @@
 -- uses: places owning
 
 local function take_new(s)
-  s.request, s.counter, s.heard, s.score = request, number(counter), nil, s.score
+  s.request, s.counter = request, number(counter)
   own(s, worker, request, now() + lease_ms, false)
   save_session(s)
 end
