@@ -71,9 +71,11 @@ def test_an_outcome_is_not_lost_with_the_output_before_it() -> None:
     """What the agent has said goes first; when SQL does not take that, the end behind it waits, on the disk."""
     clock = StillClock()
     store = Scripted(
-        output=[Unavailable("away"), Unavailable("away"), [7]], settle=[lambda batch: [settled() for _ in batch]]
+        output=[Unavailable("away"), Unavailable("away"), [7]],
+        settle=[lambda batch: [settled() for _ in batch]],
+        settle_outcome=[[]],
     )
-    of = context(store, broker(), clock=clock)
+    of = context(store, broker(free=[lambda epoch, items: [Freed(Place.IDLE) for _ in items]]), clock=clock)
     duty, table = settler(of)
     duty.said(OutputChunk(F, "said"))
     duty.ended(finished(F))
