@@ -17,8 +17,9 @@ from oah.runtime.group import Group
 
 log = logging.getLogger(__name__)
 
-LONGEST_PAUSE = 5.0
-"""Seconds between two attempts, at most."""
+LONGEST_PAUSE = 2.0
+"""Seconds between two attempts, at most: the shortest lease that is allowed holds recovery for longer when the database
+comes back, and a worker that waits for it must be up by then."""
 
 
 class Prelude(ThreadComponent):
