@@ -113,7 +113,7 @@ def worker_process(settings: Settings) -> int:
     needs_a_server(settings, "oah-worker")
     kit = open_kit(settings, process="worker")
     section = settings.worker
-    worker = worker_of(kit, address=lambda: _shown(probe.address), on_drain=lambda: group.request_stop())
+    worker = worker_of(kit, address=lambda: _shown(probe.address), on_drain=lambda: _end(group))
     prelude = Prelude("worker-prelude", kit.store.migrate, lambda: [worker], clock=kit.clock)
     probe = Probe(
         host=section.host,
@@ -123,6 +123,10 @@ def worker_process(settings: Settings) -> int:
     )
     group = Group([probe, prelude], clock=kit.clock)
     return run(kit, group, grace=timedelta(seconds=section.drain_grace_seconds))
+
+
+def _end(group: Group) -> None:
+    group.request_stop()
 
 
 def _shown(address: tuple[str, int] | None) -> str | None:

@@ -112,7 +112,7 @@ def context(store: Any, broker: Any, *, clock: StillClock | None = None, **rest:
         "recover": Scripted(__call__=[[]]),
         "promote": lambda: None,
         "claim_rules": claim_order.Rules(),
-        "figures": lambda: (0.0, 0),
+        "figures": lambda: SimpleNamespace(cpu_percent=0.0, rss_bytes=0),
         "data_dir": Path("/nowhere"),
         "one_engine": False,
     }
