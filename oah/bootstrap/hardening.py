@@ -27,6 +27,16 @@ def close_data_dir(settings: Settings) -> None:
         settings.data_dir.chmod(mode)
 
 
+SECRETS = ("OAH_DATABASE_URL", "OAH_REDIS_URL", "OAH_API_KEY")
+"""Settings that name passwords and keys; once read they leave the environment, which children inherit."""
+
+
+def forget_secrets() -> None:
+    """After the settings were read. What /proc shows of the start is closed by `shield_worker`."""
+    for name in SECRETS:
+        os.environ.pop(name, None)
+
+
 def shield_worker(settings: Settings, directory: Path) -> None:
     """For a process that drives agents: no core dump, nothing of it in /proc for others; agents of another user find
     the way to what is theirs. `directory`: the worker's own, below the data directory."""

@@ -15,7 +15,7 @@ from oah.adapters.redis.connect import open_broker as connect_broker
 from oah.adapters.sql.store import open_store
 from oah.adapters.system.clock import SystemClock
 from oah.adapters.system.ids import SystemIds
-from oah.bootstrap.hardening import close_data_dir
+from oah.bootstrap.hardening import close_data_dir, forget_secrets
 from oah.controller.rules import recovery_rules
 from oah.errors import InvalidRequest
 from oah.ports.broker import Broker, BrokerOptions
@@ -97,6 +97,7 @@ def open_broker(settings: Settings) -> Broker:
 def open_kit(settings: Settings, *, process: str) -> Kit:
     """Open the adapters. Nothing is contacted yet that may be away: that is retried by who needs it."""
     configure(process=process, level=settings.log_level, form=settings.log_format)
+    forget_secrets()
     close_data_dir(settings)
     telemetry = PrometheusTelemetry(process=process, version=oah_version())
     clock, ids = SystemClock(), SystemIds()
