@@ -1,7 +1,13 @@
 """Everything in Redis can vanish or go back in time (I9): flush, old snapshot, stalled and dying leaders."""
 
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
 import pytest
 
+from oah.adapters.sql.store import open_store
 from oah.core.model.epoch import EpochState
 from oah.core.model.ids import EpochId
 from oah.core.model.run import RunStatus
@@ -10,8 +16,10 @@ from oah.core.policy.epochs import Suspect, Suspicion, Trusted
 from oah.errors import Rebuilding
 from oah.ports.telemetry import NullTelemetry
 from oah.services.epoch import EpochKeeper
+from tests.model.stores import PostgresBehind, RedisBehind, SqliteBehind
 from tests.model.world import LEASE, World
-from tests.support.worlds import MakeWorld
+from tests.support.servers_redis import REDIS_7, FakeServer, RealServer
+from tests.support.worlds import MakeWorld, begun
 
 L = LEASE.total_seconds()
 
@@ -258,3 +266,66 @@ def test_a_renewal_may_use_the_id_in_redis_while_sql_is_away(make_world: MakeWor
     leader.store.fails.add("current_epoch")
     with pytest.raises(Exception, match="current_epoch"):
         keeper.for_renewal()
+
+
+def test_every_embedded_start_is_the_disaster_path(sqlite_template: Path, tmp_path: Path) -> None:
+    """The process died with its in-process server; the next one finds SQL alone."""
+    path = tmp_path / "oah.db"
+    path.write_bytes(sqlite_template.read_bytes())
+    with closing(open_store(f"sqlite:///{path}")) as store:
+        before = FakeServer()
+        world = begun(World(store, before.broker(), SqliteBehind(path), RedisBehind(before.client())))
+        running = world.submit(world.sessions[0]).run
+        world.workers["w1"].claim()
+        world.workers["w1"].start()
+        queued = world.submit(world.sessions[1]).run
+        dead = world.workers["w1"].id
+
+        after = FakeServer()
+        again = World(store, after.broker(), SqliteBehind(path), RedisBehind(after.client()), sessions=0)
+        again.lead(0)
+        found = again.broker.leases(again.leaders[0].epochs.current(), world.sessions[:2])
+        assert [each.place for each in found] == [Place.LEASED, Place.READY]
+        recovered = again.leaders[0].services.recover.known_dead([dead], by="w1.next")
+        assert [(each.owner.run_id, each.applied) for each in recovered] == [(running.id, True)]
+        again.workers["w1"].claim(want=3)
+        again.workers["w1"].start()
+        assert _status(again, running.id) is _status(again, queued.id) is RunStatus.RUNNING
+
+
+def test_a_server_that_restarted_from_its_snapshot_is_suspect(
+    postgres_url: str, tmp_path: Path, redis7: RealServer
+) -> None:
+    """HB3, measured: Debian's Redis comes back with the right epoch and yesterday's queues. Its run id tells."""
+    with closing(open_store(postgres_url)) as store, psycopg.connect(postgres_url, autocommit=True) as behind:
+        world = begun(World(store, redis7.broker(), PostgresBehind(behind), RedisBehind(redis7.client())))
+        epoch = world.store.current_epoch()
+        early = world.submit(world.sessions[0]).run
+        redis7.client().save()
+        world.workers["w1"].claim()
+        world.workers["w1"].start()
+        late = world.submit(world.sessions[1]).run
+        redis7.stop()
+        redis7.start()
+        world.redis.client = redis7.client()
+        assert world.broker.view().id == epoch
+        assert world.leaders[0].epochs.check().decision == Suspect(Suspicion.SERVER_CHANGED)
+        world.lead(0)
+        assert world.store.current_epoch() != epoch
+        assert [_place(world, 0), _place(world, 1)] == [Place.LEASED, Place.READY]
+        world.workers["w1"].renew()
+        assert world.workers["w1"].living() == [world.sessions[0]]
+        world.workers["w2"].epochs.refresh()
+        world.workers["w2"].claim()
+        world.workers["w2"].start()
+        assert _status(world, early.id) is _status(world, late.id) is RunStatus.RUNNING
+        world.check()
+
+
+@pytest.fixture
+def redis7() -> Iterator[RealServer]:
+    """One of our own: it is restarted."""
+    server = RealServer("redis7-restarted", REDIS_7)
+    server.start()
+    yield server
+    server.remove()

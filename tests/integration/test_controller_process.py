@@ -1,0 +1,173 @@
+"""The controller as a process part: real loops, real clocks, real leader leases."""
+
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from oah.adapters.system.clock import SystemClock
+from oah.adapters.system.ids import SystemIds
+from oah.controller.process import ControllerContext, Endpoint, create_controller
+from oah.controller.rules import ControllerRules, controller_rules
+from oah.core.model.epoch import EpochState
+from oah.core.model.run import RunStatus
+from oah.core.model.session import Place
+from oah.core.policy.recovery import Rules, Strategy
+from oah.ports.telemetry import NullTelemetry
+from oah.runtime.component import Component
+from oah.runtime.group import Group
+from oah.runtime.leadership import Leadership
+from oah.runtime.probe import Probe
+from oah.services.decisions import Decisions
+from oah.services.epoch import EpochKeeper
+from oah.settings import Settings
+from tests.model.world import LEASE, MARGIN, World
+from tests.support import eventually
+from tests.support.worlds import MakeWorld
+
+LEADER_LEASE = timedelta(seconds=3)
+RULES = ControllerRules(
+    Rules(Strategy.REQUEUE_RUNNING),
+    lease=LEASE,
+    margin=MARGIN,
+    leader_lease=LEADER_LEASE,
+    leader_renew=timedelta(seconds=1),
+    relay_older_than=timedelta(milliseconds=200),
+    tick_every=timedelta(milliseconds=200),
+    relay_every=timedelta(milliseconds=200),
+    sweep_every=timedelta(milliseconds=200),
+)
+
+
+@dataclass
+class Running:
+    """A controller that runs in this process."""
+
+    group: Group
+    components: list[Component]
+    decisions: Decisions
+    stopped: bool = field(default=False)
+
+    def leads(self) -> bool:
+        return next(c for c in self.components if isinstance(c, Leadership)).leads()
+
+    def page(self, path: str) -> tuple[int, Any]:
+        probe = next(c for c in self.components if isinstance(c, Probe))
+        assert probe.address is not None
+        with urllib.request.urlopen(f"http://127.0.0.1:{probe.address[1]}{path}", timeout=5) as answer:
+            return answer.status, answer.read()
+
+    def stop(self) -> None:
+        if not self.stopped:
+            self.stopped = True
+            assert self.group.stop(timedelta(0)) == []
+            assert self.group.failure is None
+
+
+StartController = Callable[[World, str], Running]
+
+
+@pytest.fixture
+def start_controller() -> Iterator[StartController]:
+    with ExitStack() as stack:
+
+        def start(world: World, holder: str) -> Running:
+            clock, ids = SystemClock(), SystemIds()
+            decisions = Decisions(clock)
+            context = ControllerContext(
+                store=world.store,
+                broker=world.broker,
+                clock=clock,
+                ids=ids,
+                telemetry=NullTelemetry(),
+                epochs=EpochKeeper(world.store, world.broker, ids, NullTelemetry()),
+                rules=RULES,
+                holder=holder,
+                decisions=decisions,
+                endpoint=Endpoint("127.0.0.1", 0, lambda: (b"oah_leader 1\n", "text/plain")),
+            )
+            components = create_controller(context)
+            running = Running(Group(components, clock=clock), components, decisions)
+            stack.callback(running.stop)
+            running.group.start()
+            return running
+
+        yield start
+
+
+def _place(world: World, number: int = 0) -> Place:
+    return world.broker.leases(world.keeper().refresh(), [world.sessions[number]])[0].place
+
+
+def test_it_mints_relays_promotes_and_shows(make_world: MakeWorld, start_controller: StartController) -> None:
+    world = make_world()
+    world.flush()
+    world.submit(world.sessions[0], heard=False)
+    world.submit(world.sessions[1], delay=0.5, heard=False)
+    controller = start_controller(world, "controller-a")
+    eventually(lambda: world.broker.view().state is EpochState.OPEN, within=10, what="the shard is open")
+    eventually(lambda: _place(world, 0) is Place.READY, within=10, what="what was never heard is ready")
+    eventually(lambda: _place(world, 1) is Place.READY, within=10, what="what is due is ready")
+    assert controller.page("/healthz")[0] == 200
+    assert controller.page("/readyz")[0] == 200
+    assert controller.page("/metrics")[1] == b"oah_leader 1\n"
+    status, body = controller.page("/decisions")
+    assert status == 200
+    assert {"kind": "epoch", "outcome": "minted", "reason": "missing"}.items() <= json.loads(body)["items"][-1].items()
+    assert json.loads(controller.page("/controller")[1]) == {
+        "holder": "controller-a",
+        "leader": "controller-a",
+        "leads": True,
+    }
+
+
+@pytest.mark.parametrize("make_world", ["servers"], indirect=True)
+def test_another_takes_over_and_recovers(make_world: MakeWorld, start_controller: StartController) -> None:
+    """The leader goes, another leads at once; the dead worker's run comes back within a lease and two seconds."""
+    world = make_world()
+    run = world.submit(world.sessions[0]).run
+    worker = world.workers["w1"]
+    first = start_controller(world, "controller-a")
+    eventually(first.leads, within=5, what="the first leads")
+    second = start_controller(world, "controller-b")
+    worker.claim()
+    worker.start()
+    first.stop()
+    eventually(second.leads, within=6, what="the second leads")
+
+    clock = SystemClock()
+    began = clock.monotonic()
+
+    def confirmed() -> bool:
+        worker.renew()
+        worker.mark()
+        return clock.monotonic() - began > LEASE.total_seconds()
+
+    eventually(confirmed, within=20, every=0.5, what="the new leader's first lease passes")
+    assert world.store.run(run.id, None).status is RunStatus.RUNNING
+    gone = clock.monotonic()
+    worker.entries.clear()
+
+    def queued() -> bool:
+        return world.store.run(run.id, None).status is RunStatus.QUEUED
+
+    eventually(queued, within=25, every=0.05, what="the run is queued again")
+    took = clock.monotonic() - gone
+    assert LEASE.total_seconds() - 0.2 < took < LEASE.total_seconds() + 2
+    eventually(lambda: _place(world) is Place.READY, within=5, what="and its session ready")
+    assert any(each.kind == "recovery" and each.outcome == "requeued" for each in second.decisions.last())
+
+
+def test_the_rules_come_from_the_settings() -> None:
+    settings = Settings(lease_seconds=6, stale_run_recovery_max_attempts=7)
+    rules = controller_rules(settings)
+    assert (rules.lease, rules.margin) == (timedelta(seconds=6), timedelta(seconds=1))
+    assert rules.recovery == Rules(Strategy.FAIL, 7), "in process: nothing is queued again by itself"
+    rules = controller_rules(Settings(redis_url="redis://somewhere"))
+    assert rules.recovery == Rules(Strategy.REQUEUE_RUNNING, 3)
+    assert rules.leader_lease == timedelta(seconds=15)
