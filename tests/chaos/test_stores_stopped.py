@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import eventually
-from tests.support.scenes import LEASE, Act, Scene, play
+from tests.support.scenes import LEASE, LIFE, Act, Scene, play
 from tests.support.servers_redis import RealServer, valkey_binary
 from tests.support.servers_sql import PostgresServer
 
@@ -69,3 +69,99 @@ def test_redis_away_for_three_leases_kills_no_agent(scene: Scene, emptied: bool)
         print(f"emptied={emptied}: slowest submit {slowest:.3f} s, dispatch resumed after {resumed:.2f} s")
         assert slowest < 1
         assert resumed < 5
+
+
+def boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def test_a_worker_cut_from_both_stores_loses_its_agents_in_time(scene: Scene) -> None:
+    """Its agents are dead before the successors begin; nobody else's is touched; when the way is open again its late
+    words change nothing, and it works again."""
+    with scene.act() as act:
+        with scene.only("worker-1"):
+            lost = act.submit_all(act.sessions(3), "8 grandchild")
+            warm = act.session("shell")
+            act.wait_terminal([act.submit(warm, "echo first")])
+            act.wait_running(lost)
+        with scene.only("worker-2"):
+            kept = act.submit_all(act.sessions(3), "15")
+            act.wait_running(kept)
+        assert set(act.on("worker-1")) == set(lost)
+        cut = boottime()
+        scene.near.stall()
+        later = act.submit(warm, "echo second")
+
+        def successor() -> bool:
+            return any(line.attempt == 2 for line in act.lines())
+
+        eventually(successor, within=40, every=0.2, what="a successor writes")
+        died = {
+            run: max(line.at for line in act.lines() if line.run == run and line.attempt == 1) / 1e9 for run in lost
+        }
+        first = min(line.at for line in act.lines() if line.attempt == 2) / 1e9
+        print(f"died {sorted(round(at - cut, 2) for at in died.values())}, successor after {first - cut:.2f} s")
+        scene.near.heal()
+        assert max(died.values()) <= cut + LIFE + 0.5, "agents outlived their deadline"
+        assert max(died.values()) < first
+        act.wait_terminal(within=80)
+        act.untouched(kept)
+        rows = act.rows([*lost, later])
+        assert {row["status"] for row in rows.values()} == {"completed"}
+        assert {rows[run]["attempt"] for run in lost} == {2}
+        assert {rows[run]["recovery_attempts"] for run in lost} == {1}
+        with scene.only("worker-1"):
+            act.wait_terminal([act.submit(act.session(), "0.2")], within=30)
+
+
+def test_postgres_away_outcomes_arrive_when_it_is_back(scene: Scene) -> None:
+    """Agents go on and end; what they said is kept on this machine and delivered, also by the next incarnation of a
+    worker that died meanwhile; submits are refused with a time to come back; nobody hammers Redis."""
+    with scene.act() as act:
+        with scene.only("worker-1"):
+            short = act.submit_all(act.sessions(3), "4")
+            act.wait_running(short)
+        with scene.only("worker-2"):
+            others = act.submit_all(act.sessions(3), "6")
+            long = act.submit_all(act.sessions(2), "28")
+            act.wait_running([*others, *long])
+        queued = act.submit_all(act.sessions(20), "0.2")
+        act.wait_running(queued[:1])
+        begun = time.monotonic()
+        scene.stop_postgres()
+        commands = scene.commands()
+        refused = refused_submits(scene, until=begun + 9)
+        eventually(lambda: scene.kept("worker-1") >= 3, within=10, every=0.2, what="outcomes are kept on disk")
+        scene.fleet.kill("worker-1")
+        scene.fleet.restart("worker-1")
+        refused += refused_submits(scene, until=begun + 20)
+        rate = (scene.commands() - commands) / (time.monotonic() - begun)
+        scene.start_postgres()
+        back = time.monotonic()
+        act.wait_terminal([*short, *others], within=30)
+        settled = time.monotonic() - back
+        act.untouched([*short, *others])
+        act.wait_terminal()
+        act.untouched([*long, *queued])
+        print(
+            f"{len(refused)} submits refused, {max(refused):.2f} s at most; {rate:.1f} Redis commands/s;"
+            f" outcomes delivered after {settled:.2f} s"
+        )
+        assert max(refused) < 5
+        assert rate < 25
+        assert scene.kept("worker-1") == scene.kept("worker-2") == 0
+        act.wait_terminal([act.submit(act.session(), "0.2")])
+
+
+def refused_submits(scene: Scene, *, until: float) -> list[float]:
+    """Submits until that moment, each refused with 503 and a time to come back; how long each answer took."""
+    took = []
+    while time.monotonic() < until:
+        begun = time.monotonic()
+        answer = scene.post("/v1/sessions/ses_unknown/runs", {"input": "x"})
+        took.append(time.monotonic() - begun)
+        assert answer.status_code == 503, answer.text
+        assert int(answer.headers["retry-after"]) >= 1
+        assert answer.json()["code"]
+        eventually(lambda begun=begun: time.monotonic() > begun + 0.5, within=2)  # type: ignore[misc]
+    return took

@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sqlite3
 import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
@@ -71,20 +73,30 @@ class Scene:
     near: Ends
     far: Ends
     acts: int = 0
-    started: list[float] = field(default_factory=list)
 
     @property
     def client(self) -> Client:
         return self.fleet.client
 
-    def hasty(self) -> Client:
-        """A client that repeats nothing and has no patience."""
-        return Client(self.fleet.url, self.fleet.key, retries=0, timeout=20)
-
     def query(self, statement: str, *arguments: object) -> list[Any]:
         """Straight from the database, past every proxy."""
         with self.postgres.connect(self.database) as connection:
             return connection.execute(statement, arguments or None).fetchall()
+
+    def post(self, path: str, body: object) -> httpx.Response:
+        """One request, never repeated."""
+        headers = {"authorization": f"Bearer {self.fleet.key}"}
+        return httpx.post(f"{self.fleet.url}{path}", json=body, headers=headers, timeout=30)
+
+    def commands(self) -> int:
+        """How many Redis has answered to everybody; what scripts call inside does not count."""
+        return self.near.redis.replies + self.far.redis.replies
+
+    def kept(self, worker: str) -> int:
+        """Outcomes that this worker could not deliver yet."""
+        path = self.fleet.data_dir / "workers" / worker / "history.db"
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as history:
+            return int(history.execute("SELECT count(*) FROM outcomes").fetchone()[0])
 
     def worker_ids(self) -> dict[str, str]:
         """Process name → id of its living incarnation, as the registry has it."""
