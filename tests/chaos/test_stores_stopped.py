@@ -1,11 +1,13 @@
 """Stores that stop, and ways to them that break: agents go on while one of the two witnesses is left."""
 
 import signal
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from oah.client import Client
 from tests.support import eventually
 from tests.support.scenes import LEASE, LIFE, Act, Scene, play
 from tests.support.servers_redis import RealServer, valkey_binary
@@ -165,3 +167,42 @@ def refused_submits(scene: Scene, *, until: float) -> list[float]:
         assert answer.json()["code"]
         eventually(lambda begun=begun: time.monotonic() > begun + 0.5, within=2)  # type: ignore[misc]
     return took
+
+
+def test_streams_go_on_over_an_api_that_dies(scene: Scene) -> None:
+    """Killed once and ended once while two clients stream: they come back with the last number they have seen, and
+    see every event exactly once. Workers do not notice."""
+    with scene.act() as act:
+        session = act.session("shell")
+        run = act.submit(session, "for i in $(seq 45); do echo line $i; sleep 0.2; done")
+        quiet = act.submit_all(act.sessions(4), "7")
+        heard: dict[str, list[int]] = {run: [], session: []}
+
+        def listen(subject: str) -> None:
+            with Client(scene.fleet.url, scene.fleet.key) as client:
+                for event in client.stream(subject, timeout=60):
+                    heard[subject].append(event.number)
+                    if subject == session and event.type == "run.completed":
+                        return
+
+        listeners = [threading.Thread(target=listen, args=(each,), daemon=True) for each in heard]
+        for listener in listeners:
+            listener.start()
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            before = {each: len(numbers) for each, numbers in heard.items()}
+            eventually(
+                lambda before=before: all(len(heard[each]) > before[each] + 3 for each in heard),  # type: ignore[misc]
+                within=30,
+                what="both streams bring events",
+            )
+            scene.fleet.kill("api", number)
+            scene.fleet.restart("api")
+            scene.fleet.wait_ready()
+        for listener in listeners:
+            listener.join(60)
+        events = scene.query("SELECT number, run_id FROM run_events WHERE session_id = %s ORDER BY number", session)
+        assert heard[session] == [number for number, _ in events]
+        assert heard[run] == [number for number, run_id in events if run_id == run]
+        assert len(heard[run]) > 30
+        act.wait_terminal()
+        act.untouched([run, *quiet])
