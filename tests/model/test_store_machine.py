@@ -15,12 +15,9 @@ from pathlib import Path
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    Bundle,
     RuleBasedStateMachine,
-    consumes,
     initialize,
     invariant,
-    multiple,
     precondition,
     rule,
     run_state_machine_as_test,
@@ -47,6 +44,10 @@ SESSIONS = ["s1", "s2"]
 CLASSES = [RunClass.INTERACTIVE, RunClass.SUBAGENT, RunClass.BACKGROUND]
 HOUR = timedelta(hours=1)
 NAMES = st.sampled_from(["s1", "s1", "s1", "s2"])
+STEPS = [
+    *("submit", "start", "start", "start", "settle", "settle", "release", "look", "look", "recover", "recover"),
+    *("cancel", "promote", "requeue", "mark", "drop_owner", "hold_or_unhold"),
+]
 SELDOM = st.sampled_from([False, False, False, False, True])
 
 
@@ -105,14 +106,10 @@ class ModelSession:
 class StoreMachine(RuleBasedStateMachine):
     """Random lives of two sessions."""
 
-    runs = Bundle("runs")
-    fences = Bundle("fences")
-    owners = Bundle("owners")
-
     template: Path
 
-    @initialize(target=runs, classes=st.lists(st.sampled_from(CLASSES), min_size=3, max_size=3))
-    def open(self, classes: list[RunClass]):  # type: ignore[no-untyped-def]
+    @initialize(classes=st.lists(st.sampled_from(CLASSES), min_size=3, max_size=3))
+    def open(self, classes: list[RunClass]) -> None:
         shared = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
         self.directory = Path(tempfile.mkdtemp(prefix="oah-model-", dir=shared))
         shutil.copy(self.template, self.directory / "oah.db")
@@ -120,9 +117,13 @@ class StoreMachine(RuleBasedStateMachine):
         self.clerk = Clerk(open_store(url), url)
         self.model = {name: ModelSession() for name in SESSIONS}
         self.by_id: dict[str, ModelRun] = {}
+        self.runs: list[str] = []
+        self.fences: list[RunFence] = []
+        self.owners: list[OwnerRow] = []
         for name in SESSIONS:
             self.clerk.session(name)
-        return multiple(*(self.submit_one("s1", run_class, deferred=False) for run_class in classes))
+        for run_class in classes:
+            self.submit("s1", run_class, deferred=False)
 
     def teardown(self) -> None:
         if hasattr(self, "clerk"):
@@ -130,21 +131,54 @@ class StoreMachine(RuleBasedStateMachine):
             self.clerk.store.close()
             shutil.rmtree(self.directory)
 
-    @rule(target=runs, name=NAMES, run_class=st.sampled_from(CLASSES), deferred=SELDOM)
-    def submit(self, name: str, run_class: RunClass, deferred: bool) -> str:
-        return self.submit_one(name, run_class, deferred=deferred)
+    @rule(
+        what=st.sampled_from(STEPS),
+        name=NAMES,
+        which=st.integers(0, 2),
+        yes=st.booleans(),
+        seldom=SELDOM,
+        run_class=st.sampled_from(CLASSES),
+        action=st.sampled_from(RecoveryAction),
+    )
+    def step(
+        self, what: str, name: str, which: int, yes: bool, seldom: bool, run_class: RunClass, action: RecoveryAction
+    ) -> None:
+        """One rule for all: the kinds of steps stay mixed in every example. ``which`` prefers what is recent."""
+        run_id = self.runs[-1 - which * which] if which * which < len(self.runs) else self.runs[0]
+        fence = self.fences[-1 - which] if which < len(self.fences) else None
+        owner = self.owners[-1 - which] if which < len(self.owners) else None
+        match what:
+            case "submit":
+                self.submit(name, run_class, deferred=seldom)
+            case "start":
+                self.start(name, no_place=seldom, own=yes)
+            case "settle" if fence:
+                self.settle(fence, keep=yes, status=RunStatus.FAILED if seldom else RunStatus.COMPLETED)
+            case "release" if fence:
+                self.release(fence)
+            case "recover" if owner:
+                self.recover(owner, action if yes else RecoveryAction.REQUEUE, marked=seldom)
+            case "cancel":
+                self.cancel(run_id)
+            case "promote":
+                self.promote(run_id)
+            case "requeue":
+                self.requeue(run_id)
+            case "look" | "mark" | "drop_owner":
+                getattr(self, what)(name)
+            case "hold_or_unhold":
+                self.hold_or_unhold(name, held=seldom)
 
-    def submit_one(self, name: str, run_class: RunClass, *, deferred: bool) -> str:
+    def submit(self, name: str, run_class: RunClass, *, deferred: bool) -> None:
         run = self.clerk.submit(name, run_class=run_class, delay=HOUR if deferred else None)
         session = self.model[name]
         made = ModelRun(run.id, name, run_class, session.next_place(), deferred=deferred)
         assert run.position == made.place
         session.runs.append(made)
         self.by_id[run.id] = made
-        return run.id
+        self.runs.append(run.id)
 
-    @rule(target=fences, name=NAMES, no_place=SELDOM, own=st.booleans())
-    def start(self, name: str, no_place: bool, own: bool):  # type: ignore[no-untyped-def]
+    def start(self, name: str, *, no_place: bool, own: bool) -> None:
         session = self.model[name]
         token = session.owner if own and session.owner else None
         claim = self.clerk.claim(name, token, suspect=not no_place)
@@ -165,8 +199,7 @@ class StoreMachine(RuleBasedStateMachine):
             first.status, first.token, first.attempt = RunStatus.RUNNING, claim.token, first.attempt + 1
             assert reply.run.attempt == first.attempt
             session.owner, session.parked = claim.token, False
-            return fence_of(reply)
-        return multiple()
+            self.fences.append(fence_of(reply))
 
     def fence_holds(self, fence: RunFence) -> ModelRun | None:
         """I3."""
@@ -174,8 +207,7 @@ class StoreMachine(RuleBasedStateMachine):
         same = (run.attempt, run.token) == (fence.attempt, fence.token)
         return run if same and run.status.active else None
 
-    @rule(fence=fences, keep=st.booleans(), status=st.sampled_from([RunStatus.COMPLETED, RunStatus.FAILED]))
-    def settle(self, fence: RunFence, keep: bool, status: RunStatus) -> None:
+    def settle(self, fence: RunFence, *, keep: bool, status: RunStatus) -> None:
         after = self.clerk.settle(fence, status, keep=keep)
         run, session = self.fence_holds(fence), self.model[fence.session_id]
         assert after.applied == (run is not None)
@@ -184,7 +216,6 @@ class StoreMachine(RuleBasedStateMachine):
             session.owner, session.parked = (fence.token, True) if keep else (None, False)
         assert after.waiting == session.waiting
 
-    @rule(fence=fences)
     def release(self, fence: RunFence) -> None:
         after = self.clerk.store.release([fence])[0]
         run, session = self.fence_holds(fence), self.model[fence.session_id]
@@ -196,7 +227,6 @@ class StoreMachine(RuleBasedStateMachine):
             assert after.status is run.status
         assert after.waiting == session.waiting
 
-    @rule(run_id=runs)
     def cancel(self, run_id: str) -> None:
         result = self.clerk.store.cancel(RunId(run_id), None, by="model").result
         run = self.by_id[run_id]
@@ -209,7 +239,6 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             assert result is CancelResult.TOO_LATE
 
-    @rule(run_id=runs)
     def promote(self, run_id: str) -> None:
         run = self.by_id[run_id]
         session = self.model[run.session]
@@ -218,7 +247,6 @@ class StoreMachine(RuleBasedStateMachine):
         (found,) = self.clerk.store.promote([RunId(run_id)], [], EPOCH)
         assert found.ready_class == session.waiting
 
-    @rule(run_id=runs)
     def requeue(self, run_id: str) -> None:
         run = self.by_id[run_id]
         if not run.status.terminal:
@@ -228,16 +256,14 @@ class StoreMachine(RuleBasedStateMachine):
         run.recoveries, run.reason = 0, StartReason.REQUEUED
         run.place = self.model[run.session].next_place()
 
-    @rule(target=owners, name=NAMES)
-    def look(self, name: str):  # type: ignore[no-untyped-def]
+    def look(self, name: str) -> None:
         found = self.clerk.store.owners_of([SessionId(name)])
         session = self.model[name]
         assert [(owner.token, owner.parked) for owner in found] == (
             [(session.owner, session.parked)] if session.owner else []
         )
-        return multiple(*found)
+        self.owners += found
 
-    @rule(name=NAMES)
     def mark(self, name: str) -> None:
         session = self.model[name]
         if session.owner:
@@ -246,8 +272,7 @@ class StoreMachine(RuleBasedStateMachine):
             worker = self.clerk.owner(name).worker_id
             assert self.clerk.store.mark(worker, table, timeout=timedelta(seconds=5)).confirmed == {name}
 
-    @rule(owner=consumes(owners), action=st.sampled_from(RecoveryAction), marked=st.booleans())
-    def recover(self, owner: OwnerRow, action: RecoveryAction, marked: bool) -> None:
+    def recover(self, owner: OwnerRow, action: RecoveryAction, *, marked: bool) -> None:
         session = self.model[owner.session_id]
         if marked:
             self.mark(owner.session_id)
@@ -272,7 +297,6 @@ class StoreMachine(RuleBasedStateMachine):
                     run.reason = StartReason.RECOVERED
         assert after.waiting == session.waiting
 
-    @rule(name=NAMES)
     def drop_owner(self, name: str) -> None:
         session = self.model[name]
         if session.owner:
@@ -282,8 +306,7 @@ class StoreMachine(RuleBasedStateMachine):
             if after.applied:
                 session.owner, session.parked = None, False
 
-    @rule(name=NAMES, held=SELDOM)
-    def hold_or_unhold(self, name: str, held: bool) -> None:
+    def hold_or_unhold(self, name: str, *, held: bool) -> None:
         if held:
             self.clerk.store.hold_session(SessionId(name), None, HoldReason.PAUSED, until_in=None)
         else:
