@@ -48,6 +48,7 @@ def hot(sessions: list[str], runs: list[str]) -> dict[str, tuple[str, dict[str, 
     new |= {"input": ["x"] * n, "metadata": ["{}"] * n, "max_retries": [0] * n, "data": ["{}"] * n}
     return {
         "lock": (execution.LOCK, {"sessions": sessions}),
+        "lock_only": (execution.LOCK_ONLY, {"sessions": sessions}),
         "start": (execution.START, start),
         "settle": (execution.SETTLE, settle),
         "release": (execution.RELEASE, fenced),

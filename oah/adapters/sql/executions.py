@@ -107,7 +107,7 @@ class Executions(Aggregate):
             return []
         with self._database.hot() as sql:
             ids = sorted({row.session_id for row in rows})
-            sql.lock(ids)
+            sql.lock_only(ids)
             done = sql.settle(rows)
             for settlement, answer in zip(settlements, done, strict=True):
                 if settlement.hold is not None and answer.status is not None:
@@ -129,7 +129,7 @@ class Executions(Aggregate):
             return []
         with self._database.hot() as sql:
             ids = sorted({fence.session_id for fence in fences})
-            sql.lock(ids)
+            sql.lock_only(ids)
             done = sql.release(fences)
             looks = sql.look(ids)
         return _afters([fence.session_id for fence in fences], done, looks)
@@ -140,7 +140,7 @@ class Executions(Aggregate):
             return []
         with self._database.hot() as sql:
             ids = sorted({session for session, _ in sessions})
-            sql.lock(ids)
+            sql.lock_only(ids)
             gone = sql.drop_owners(worker_id, sorted(set(sessions)))
             looks = sql.look(ids)
         return [after(looks.get(session, GONE), applied=session in gone) for session, _ in sessions]
@@ -160,7 +160,7 @@ class Executions(Aggregate):
             for chunk in chunks
         ]
         with self._database.hot() as sql:
-            sql.lock(sorted({row.session_id for row in rows}))
+            sql.lock_only(sorted({row.session_id for row in rows}))
             return sql.output(rows)
 
     def mark(

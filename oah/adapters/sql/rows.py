@@ -60,7 +60,9 @@ def required(value: Any) -> datetime:
 
 def parsed(value: Any) -> Any:
     """A JSON column of either dialect."""
-    return json.loads(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return {} if value == "{}" else json.loads(value)
+    return value
 
 
 def holds_of(value: Any) -> dict[HoldReason, datetime | None]:

@@ -171,6 +171,10 @@ class Statements(Protocol):
         """Lock the rows in id order; those that exist, in the order of SESSION_COLUMNS."""
         ...
 
+    def lock_only(self, sessions: Sequence[str]) -> None:
+        """Lock the rows in id order and read nothing of them."""
+        ...
+
     def lock_for_submit(self, sessions: Sequence[str]) -> dict[str, SubmitSession]: ...
     def take_keys(self, keys: Sequence[KeyRow]) -> dict[tuple[str, str], KeyRow]:
         """Take the keys (waiting for whoever is taking one of them); returns those that were taken before."""

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.types.string import TextLoader
 
 from oah.adapters.sql.database import Marked
 from oah.adapters.sql.faults import translated
@@ -112,7 +113,9 @@ class Connector:
 
     def dispatch(self) -> BoundedConnection:
         """For the hot statements."""
-        return self.open({**SERVER, **DISPATCH}, prepare=0)
+        connection = self.open({**SERVER, **DISPATCH}, prepare=0)
+        connection.adapters.register_loader("jsonb", TextLoader)  # mostly empty: ``rows.py`` parses what is not
+        return connection
 
     def unlimited(self) -> BoundedConnection:
         """For migrations: as long as it takes."""

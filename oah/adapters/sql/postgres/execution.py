@@ -18,6 +18,7 @@ from oah.adapters.sql.rows import RUN_COLUMNS, SESSION_COLUMNS, listed
 from oah.adapters.sql.statements import ClaimRow, FencedRow, Look, OutputRow, SettleRow, StartRow, look_of
 from oah.ports.store import RunFence
 
+LOCK_ONLY = "SELECT id FROM sessions WHERE id = ANY(%(sessions)s) ORDER BY id FOR NO KEY UPDATE"
 LOCK = f"SELECT {listed(SESSION_COLUMNS)} FROM sessions WHERE id = ANY(%(sessions)s) ORDER BY id FOR NO KEY UPDATE"
 
 START = f"""
@@ -192,6 +193,10 @@ class PostgresExecution:
     def lock(self, sessions: Sequence[str]) -> dict[str, Sequence[Any]]:
         """Lock in id order; what is returned is the latest version, also after a wait."""
         return {row[0]: row for row in self._cursor.execute(LOCK, {"sessions": list(sessions)})}
+
+    def lock_only(self, sessions: Sequence[str]) -> None:
+        """Lock in id order."""
+        self._cursor.execute(LOCK_ONLY, {"sessions": list(sessions)})
 
     def start(self, worker: str, epoch: str, claims: Sequence[ClaimRow]) -> list[StartRow]:
         """Choose with this statement's snapshot and start."""

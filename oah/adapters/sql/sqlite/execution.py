@@ -87,6 +87,9 @@ class SqliteExecution:
         rows = (self._one(SESSION, session) for session in sessions)
         return {row[0]: row for row in rows if row is not None}
 
+    def lock_only(self, sessions: Sequence[str]) -> None:
+        """The transaction has the lock already."""
+
     def start(self, worker: str, epoch: str, claims: Sequence[ClaimRow]) -> list[StartRow]:
         """In the order given."""
         return [self._start(worker, epoch, claim) for claim in claims]
