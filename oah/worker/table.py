@@ -64,6 +64,7 @@ class Table:
         self._entries: dict[SessionId, Entry] = {}
         self._counter = 0
         self._pending: set[ClaimToken] = set()
+        self._left = 0
 
     # --- claims ---
 
@@ -88,9 +89,12 @@ class Table:
             self._pending.discard(request)
 
     def forget_request(self, request: ClaimToken) -> None:
-        """The claim is given up (epoch, rebuilding): what it may have taken goes back with a later renewal."""
+        """The claim is given up (epoch, rebuilding): what it may have taken goes back with the next renewal, whose
+        number is therefore a later one."""
         with self._lock:
             self._pending.discard(request)
+            self._counter += 1
+            self._left += 1
 
     # --- runs ---
 
@@ -138,6 +142,7 @@ class Table:
         """The session is no longer ours (freed, released, lost)."""
         with self._lock:
             entry = self._mine(session_id, token)
+            self._left += entry is not None
             return self._entries.pop(session_id) if entry is not None else None
 
     def get(self, session_id: SessionId, token: ClaimToken) -> Entry | None:
@@ -157,6 +162,12 @@ class Table:
             return entry if entry is not None and entry.fence == fence else None
 
     # --- witnesses ---
+
+    @property
+    def left(self) -> int:
+        """How often something was given up. Redis may not know it yet: a renewal after the last time finds it."""
+        with self._lock:
+            return self._left
 
     def renew_view(self) -> tuple[list[Held], int, list[ClaimToken]]:
         """What a renewal lists, the number of the last claim, and the requests without an answer."""
@@ -186,6 +197,7 @@ class Table:
                     continue
                 if entry.phase is Phase.CLAIMED:
                     del self._entries[held.session_id]
+                    self._left += 1
                 else:
                     entry.doubted = True
 

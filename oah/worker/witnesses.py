@@ -21,8 +21,9 @@ from oah.worker.table import Entry, Table
 
 log = logging.getLogger(__name__)
 
-_IDLE_PASSES = 5
-"""With an empty table and no claim in flight a renewal only finds what nobody knows: every fifth pass is enough."""
+_IDLE_PASSES = 15
+"""With an empty table, no claim in flight and nothing given up since the last renewal, one only finds what nobody can
+explain: that need not be looked for in every pass."""
 
 
 class Vigil:
@@ -71,6 +72,8 @@ class Renew:
         self._vigil = vigil
         self._mark_now = mark_now
         self._passes = 0
+        self._looked = 0
+        """What the table had left when a renewal was last answered."""
         self._back: list[Entry] = []
         self._strangers: tuple[SessionId, ...] = ()
         self._lock = threading.Lock()
@@ -85,9 +88,11 @@ class Renew:
         if not self._vigil.passed("renew"):
             return
         self._restore()
+        left = self._table.left
         held, counter, pending = self._table.renew_view()
         self._passes += 1
-        if not held and not pending and self._passes % _IDLE_PASSES:
+        something = held or pending or self._strangers or left != self._looked
+        if not something and self._passes % _IDLE_PASSES:
             return
         sent_at = self._context.clock.boottime()
         try:
@@ -98,6 +103,7 @@ class Renew:
         except Unavailable:
             self._count("error", 1)
             raise
+        self._looked = left
         self._apply(held, reply, sent_at)
 
     def _renew(self, held: list[Held], counter: int, pending: list[ClaimToken]) -> RenewReply:
