@@ -89,10 +89,12 @@ wires = Wires()
 @pytest.fixture(scope="module")
 def opened(postgres_server: PostgresServer) -> Iterator[Arena]:
     env = {"OAH_WORKER__HEARTBEAT_SECONDS": "1", "OAH_WORKER__DRAIN_GRACE_SECONDS": "1"}
-    with open_arena(postgres_server, workers=2, slots=4, env=env, own=wires) as arena:
-        yield arena
-        wires.redis.proxy.close()
-        wires.sql.proxy.close()
+    try:
+        with open_arena(postgres_server, workers=2, slots=4, env=env, own=wires) as arena:
+            yield arena
+    finally:
+        for wire in (wires.redis, wires.sql):
+            wire.proxy.close()
 
 
 @pytest.fixture
