@@ -6,12 +6,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from oah.adapters.sql import recoveries
 from oah.adapters.sql.store import open_store
 from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId
-from oah.core.model.run import ReadyClass, RecoveryState, RunError, RunStatus
+from oah.core.model.run import ReadyClass, RecoveryState, Run, RunError, RunStatus
 from oah.core.model.session import SessionState
 from oah.ports.store import MarkReply, RecoveryAction, RecoveryWrite
 from tests.support.store_clerk import Clerk, fence_of
@@ -220,6 +222,23 @@ def test_one_that_lost_its_race_leaves_the_others_alone(clerk: Clerk) -> None:
     writes = [RecoveryWrite(o, RecoveryAction.REQUEUE, "requeue_running", 3, "worker_lost", "test") for o in owners]
     assert [after.applied for after in clerk.store.apply_recovery(writes)] == [True, False, True, False]
     assert clerk.store.apply_recovery([]) == []
+    clerk.audit()
+
+
+def test_one_that_the_database_refuses_leaves_the_others_alone(clerk: Clerk, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        clerk.session(name)
+        clerk.submit(name)
+        clerk.start(name)
+    real = recoveries._change
+
+    def poisoned(run: Run, *rest: Any) -> dict[str, Any]:
+        return {**real(run, *rest), **({"session_id": "nowhere"} if run.session_id == "b" else {})}
+
+    monkeypatch.setattr(recoveries, "_change", poisoned)
+    writes = [RecoveryWrite(o, RecoveryAction.REQUEUE, "x", 3, "y", "z") for o in clerk.store.owners()]
+    assert [after.applied for after in clerk.store.apply_recovery(writes)] == [True, False, True]
+    assert clerk.owner("b").run_status is RunStatus.RUNNING
     clerk.audit()
 
 

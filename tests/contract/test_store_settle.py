@@ -193,6 +193,13 @@ def test_a_settle_may_hold_the_session(clerk: Clerk) -> None:
     assert session.holds == {HoldReason.UNKILLABLE: None}
 
 
+def test_an_impossible_exit_code_costs_nobody_the_outcome(clerk: Clerk) -> None:
+    clerk.submit(run_id="a")
+    outcome = Outcome(RunStatus.FAILED, "x", exit_code=2**40)
+    assert clerk.store.settle([Settlement(fence_of(clerk.start()), outcome)])[0].applied
+    assert clerk.run("a").exit_code is None
+
+
 def test_a_run_ends_only_in_a_terminal_state(clerk: Clerk) -> None:
     clerk.submit()
     with pytest.raises(InvalidRequest):

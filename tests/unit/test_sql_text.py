@@ -69,6 +69,8 @@ def test_holds_end_with_the_last_of_them() -> None:
         (psycopg.errors.AdminShutdown("x"), Unavailable),
         (psycopg.errors.SyntaxError("x"), Broken),
         (psycopg.errors.InFailedSqlTransaction("x"), Broken),
+        (psycopg.errors.IdleInTransactionSessionTimeout("x"), Unavailable),
+        (psycopg.errors.ReadOnlySqlTransaction("x"), Unavailable),
         (psycopg.errors.FeatureNotSupported("cached plan must not change result type"), Unavailable),
         (psycopg.InterfaceError("closed"), Unavailable),
         (sqlite3.OperationalError("database is locked"), Unavailable),

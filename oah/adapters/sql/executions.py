@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -33,6 +34,7 @@ from oah.ports.store import (
     StartReply,
 )
 
+log = logging.getLogger(__name__)
 HOLDS = SESSION_COLUMNS.index("holds")
 GONE = Look(waiting=None, held=False, holds={}, now_us=0, number=0)
 
@@ -46,8 +48,9 @@ class Executions(Aggregate):
             return []
         try:
             return self._started(worker_id, epoch, claims)
-        except RequestError:  # the database refused the batch for one of them
+        except RequestError as error:  # the database refused the batch for one of them
             if len(claims) == 1:
+                log.error("session %s cannot be started: %s", claims[0].session_id, error)
                 return [NothingEligible(claims[0].session_id)]
             return [self.start(worker_id, epoch, [claim])[0] for claim in claims]
 
@@ -212,7 +215,7 @@ def _settle_row(settlement: Settlement) -> SettleRow:
         status=outcome.status,
         result=cleaned(outcome.output),
         result_blob=cleaned_or_none(outcome.result_blob),
-        exit_code=outcome.exit_code,
+        exit_code=code_of(outcome.exit_code),
         error_code=code,
         error_message=message,
         recording_blob=cleaned_or_none(outcome.recording_blob),
@@ -220,6 +223,11 @@ def _settle_row(settlement: Settlement) -> SettleRow:
         keep_owner=settlement.keep_owner,
         data=json.dumps(data, ensure_ascii=False),
     )
+
+
+def code_of(exit_code: int | None) -> int | None:
+    """What a process can end with; another number would cost the whole batch."""
+    return exit_code if exit_code is not None and -(2**31) <= exit_code < 2**31 else None
 
 
 def _settle_outcome(transaction: Transaction, settlement: Settlement) -> AfterRun:

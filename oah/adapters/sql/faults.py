@@ -11,6 +11,12 @@ from sqlalchemy import exc
 
 from oah.errors import Broken, Conflict, InvalidRequest, OahError, Unavailable
 
+ENDED_BY_SERVER = (
+    psycopg.errors.IdleInTransactionSessionTimeout
+    | psycopg.errors.TransactionTimeout
+    | psycopg.errors.ReadOnlySqlTransaction
+)
+"""The library calls these internal; they are a transaction that was too slow, and a standby."""
 NOT_MIGRATED = "the database has no or an older schema"
 MIGRATE_HINT = "run `oah db upgrade`"
 
@@ -38,7 +44,7 @@ def _from_postgres(error: psycopg.Error) -> OahError:
         return InvalidRequest(words)
     if isinstance(error, psycopg.IntegrityError):
         return Conflict(words)
-    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | ENDED_BY_SERVER):
         return Unavailable(words)
     if isinstance(error, psycopg.errors.FeatureNotSupported) and "cached plan" in words:
         return Unavailable(words)  # the schema changed under a prepared statement

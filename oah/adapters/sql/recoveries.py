@@ -6,6 +6,7 @@ is changed only in the status and attempt and under the token that were read. Ei
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from sqlalchemy.exc import IntegrityError
 
 from oah.adapters.sql.aggregate import Aggregate, Transaction, after, picked
 from oah.adapters.sql.columns import now
+from oah.adapters.sql.faults import translate
 from oah.adapters.sql.owners import ACTIVE, seen_at_of
 from oah.adapters.sql.rows import RUN_COLUMNS, run_of
 from oah.adapters.sql.statements import Look
@@ -21,8 +23,10 @@ from oah.adapters.sql.tables import dispatch_epochs, run_attempts, runs, session
 from oah.core.model.event import EventType
 from oah.core.model.ids import EpochId, WorkerId
 from oah.core.model.run import RecoveryState, Run, RunStatus
+from oah.errors import RequestError
 from oah.ports.store import AfterRun, RecoveryAction, RecoveryWrite
 
+log = logging.getLogger(__name__)
 LOST = "worker_lost"
 """Outcome of an attempt whose owner went away, and the error code of a run that failed by it."""
 GONE = Look(waiting=None, held=False, holds={}, now_us=0, number=0)
@@ -45,9 +49,12 @@ class Recoveries(Aggregate):
         savepoint = transaction.connection.begin_nested()
         try:
             done = _apply(transaction, write)
-        except BaseException:
+        except BaseException as error:
             savepoint.rollback()
-            raise
+            if not isinstance(translate(error), RequestError):
+                raise
+            log.error("session %s cannot be recovered: %s", session_id, error)
+            return after(transaction.look(session_id), applied=False)
         if done is None:
             savepoint.rollback()
             return after(transaction.look(session_id), applied=False)
