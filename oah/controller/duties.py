@@ -8,6 +8,7 @@ the next pass, so that one that always fails starves no other.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -16,6 +17,7 @@ from oah.core.policy.epochs import Suspect, Trusted, Unfinished
 from oah.errors import EpochMismatch
 from oah.ports.clock import Clock
 from oah.ports.telemetry import Telemetry
+from oah.runtime.leadership import Leadership
 from oah.services.decisions import Decisions
 from oah.services.epoch import Checked, EpochKeeper
 from oah.services.rehydrate import Rehydrate
@@ -61,6 +63,39 @@ class Rota:
                 self._epochs.refresh()
                 raise
         return None
+
+
+class Acting:
+    """One thread's work under the leader lease.
+
+    What may not take longer than the lease is a step, not a pass: rebuilding a large shard takes many steps, and giving
+    up leadership in the middle would only make another begin again. A step that hangs is still seen.
+    """
+
+    def __init__(self, leadership: Leadership) -> None:
+        self._leadership = leadership
+        self._step = ExitStack()
+
+    def only(self, work: Callable[[], timedelta | None]) -> Callable[[], timedelta | None]:
+        """``work`` for a loop, done only while this process leads."""
+
+        def pass_of_the_leader() -> timedelta | None:
+            if not self._leadership.leads():
+                return None
+            with self._step:
+                self._begin()
+                return work()
+
+        return pass_of_the_leader
+
+    def going_on(self) -> bool:
+        """Asked between two steps: whether this process still leads; a new step begins."""
+        self._step.close()
+        self._begin()
+        return self._leadership.leads()
+
+    def _begin(self) -> None:
+        self._step.enter_context(self._leadership.acting())
 
 
 class KeepEpoch:

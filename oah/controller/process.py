@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from oah.controller.duties import Duty, KeepEpoch, Rota
+from oah.controller.duties import Acting, Duty, KeepEpoch, Rota
 from oah.controller.rules import ControllerRules
 from oah.errors import OahError
 from oah.ports.broker import Broker
@@ -138,16 +138,18 @@ class _Leading:
             on_gain=self.gained,
             on_loss=self.lost,
         )
-        self.services = create_services(context, going_on=self.leadership.leads)
+        self._acting = Acting(self.leadership)
+        self.services = create_services(context, going_on=self._acting.going_on)
         self._context = context
         self._rota = self.services.rota(context)
-        self._leader = self._loop("leader", self._rota, rules.sweep_every)
+        self._leader = self._loop("leader", self._acting.only(self._rota), rules.sweep_every)
 
     def components(self) -> list[Component]:
         """The loops, and the lease last: nothing is asked of them before."""
         rules = self._context.rules
-        promote = self._loop("promote", lambda: _promote(self._context, self.services), rules.tick_every)
-        relay = self._loop("relay", lambda: _relay(self._context, self.services), rules.relay_every)
+        only = self.leadership.only
+        promote = self._loop("promote", only(lambda: _promote(self._context, self.services)), rules.tick_every)
+        relay = self._loop("relay", only(lambda: _relay(self._context, self.services)), rules.relay_every)
         return [self._leader, promote, relay, self.leadership]
 
     def gained(self) -> None:
@@ -163,7 +165,7 @@ class _Leading:
     def _loop(self, name: str, work: Callable[[], timedelta | None], interval: timedelta) -> Loop:
         return Loop(
             name,
-            self.leadership.only(work),
+            work,
             interval=interval,
             clock=self._context.clock,
             telemetry=self._context.telemetry,

@@ -10,16 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from oah.core.model.ids import ClaimToken, EpochId, SessionId
+from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId
 from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
 from oah.core.model.session import Place
 from oah.core.model.workspace import DEFAULT_WORKSPACE
 from oah.ports.broker import Broker, Ensure, Hear, Hold, Placed, Recover, Restore, Target
-from oah.ports.store import OwnerRow, QueuedSession, RecoveryStore
+from oah.ports.store import OwnerRow, QueuedSession, Store
 
 _NO_LANE = Lane("none", "none")
 """A session that becomes idle needs no lane; one that turns out to have been called keeps its own."""
+
+HEARD_AT_ONCE = 100
+"""Measured: the time of one statement that marks runs grows with the square of their number."""
 
 NO_TOKEN = ClaimToken("")
 """Of a deadline that no session confirms."""
@@ -37,7 +40,7 @@ class DeadLease:
 class Places:
     """Raises Unavailable and EpochMismatch from everything; nothing is half done that a repetition would not finish."""
 
-    store: RecoveryStore
+    store: Store
     broker: Broker
 
     def put(
@@ -54,6 +57,18 @@ class Places:
         ]
         if ensures:
             self.call(self.broker.ensure(epoch, ensures))
+
+    def put_unheard(
+        self, epoch: EpochId, sessions: Sequence[QueuedSession], scores: Mapping[SessionId, float] | None = None
+    ) -> None:
+        """``put``, and their first eligible runs count as heard: the relay need not repeat them."""
+        self.put(epoch, sessions, scores)
+        self.heard(epoch, [each.first_run_id for each in sessions if each.first_run_id is not None and not each.holds])
+
+    def heard(self, epoch: EpochId, runs: Sequence[RunId]) -> None:
+        """Mark them, a statement per ``HEARD_AT_ONCE``."""
+        for begin in range(0, len(runs), HEARD_AT_ONCE):
+            self.store.heard(runs[begin : begin + HEARD_AT_ONCE], epoch)
 
     def hear(self, epoch: EpochId, hears: Sequence[Hear]) -> None:
         """``enqueue``, and the owners of parked sessions told. Raises Backpressure too."""

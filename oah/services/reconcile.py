@@ -107,7 +107,7 @@ class Reconcile:
         after: SessionId | None = None
         while going_on():
             sessions = self._store.queued_sessions(epoch, after=after, limit=self._page, wrong_epoch_only=True)
-            self._places.put(epoch, [each for each in sessions if each.owner is None])
+            self._places.put_unheard(epoch, [each for each in sessions if each.owner is None])
             count += len(sessions)
             if len(sessions) < self._page:
                 break

@@ -41,7 +41,7 @@ class Rehydrate:
     lease: timedelta
     decisions: Decisions
     page: int = 1_000
-    keep: int = 50_000
+    keep: int = 100_000
 
     def __call__(self, epoch: EpochId, going_on: Callable[[], bool]) -> Rebuilt:
         """All of it. Raises Unavailable and EpochMismatch: the next pass begins again."""
@@ -97,7 +97,7 @@ class Rehydrate:
                 break
             part = sessions[begin : begin + self.page]
             scores = {each.session_id: now - each.oldest_age.total_seconds() - BEFORE_ALL for each in part}
-            self.places.put(epoch, part, scores)
+            self.places.put_unheard(epoch, part, scores)
             count += len(part)
         return count
 
@@ -120,6 +120,7 @@ class Rehydrate:
                 epoch,
                 [Hear(r.hear_session, r.run_id, r.lane, r.workspace_id, r.ready_class, due_in=r.due_in) for r in runs],
             )
+            self.places.heard(epoch, [each.run_id for each in runs])
             count += len(runs)
             if len(runs) < self.page:
                 break

@@ -34,6 +34,6 @@ class RelayRuns:
         if not runs:
             return 0
         self.places.hear(epoch, [hear(each) for each in runs])
-        self.store.heard([each.run.id for each in runs], epoch)
+        self.places.heard(epoch, [each.run.id for each in runs])
         self.telemetry.count("oah_relay_enqueued_total", len(runs))
         return len(runs)
