@@ -87,6 +87,7 @@ class Services:
         duties = (
             Duty("epoch", timedelta(0), self.keep_epoch),
             Duty("clocks", timedelta(0), self.clocks.keep_watch),
+            Duty("clocks", timedelta(0), self.clocks.look),
             Duty("sweep", timedelta(0), lambda: self.sweep(epoch())),
             Duty("look_again", rules.look_again_every, lambda: self.reconcile.look_again(epoch())),
             Duty("audit", rules.audit_every, lambda: self.audit(epoch(), self.going_on)),

@@ -4,8 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from oah.controller.duties import Duty, Rota
+from oah.controller.duties import Acting, Duty, Rota
 from oah.errors import EpochMismatch, Unavailable
+from oah.runtime.leadership import Leadership
 from tests.support.clock import StillClock
 
 
@@ -97,3 +98,51 @@ def test_a_new_leadership_owes_everything() -> None:
     rota.restart()
     rota()
     assert calls.taken() == ["epoch", "sweep", "audit", "measure"]
+
+
+class Lease:
+    """A leader lease that nobody contests."""
+
+    def lead(self, holder: str, *, lease: timedelta) -> bool:
+        return True
+
+    def resign(self, holder: str) -> None: ...
+
+
+def _leadership(clock: StillClock) -> Leadership:
+    leadership = Leadership(Lease(), "a", clock=clock, lease=timedelta(seconds=15))
+    leadership.campaign()
+    assert leadership.leads()
+    return leadership
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_a_long_pass_keeps_the_lease_while_it_takes_steps_and_loses_it_when_it_hangs(steps: bool) -> None:
+    clock = StillClock()
+    leadership = _leadership(clock)
+    acting = Acting(leadership)
+    led: list[bool] = []
+
+    def work() -> None:
+        for _ in range(4):
+            clock.seconds += 6
+            if steps:
+                acting.going_on()
+            leadership.campaign()
+            led.append(leadership.leads())
+
+    acting.only(work)()
+    assert led == ([True] * 4 if steps else [True, True, False, False])
+
+
+def test_nothing_is_done_and_nothing_hangs_without_the_lease() -> None:
+    clock = StillClock()
+    leadership = _leadership(clock)
+    acting = Acting(leadership)
+    acting.only(lambda: None)()
+    clock.seconds += 60
+    calls: list[int] = []
+    acting.only(lambda: calls.append(1))()
+    assert calls == []
+    leadership.campaign()
+    assert leadership.leads()
