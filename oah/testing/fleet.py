@@ -175,10 +175,10 @@ class Fleet:
         return hosts[0]
 
     def wait_workers(self, *, within: float = 30) -> None:
-        """Until every running worker reports itself. Raises Unavailable."""
+        """Until every running worker reports itself (its predecessor does not count). Raises Unavailable."""
         deadline = time.monotonic() + within
-        running = {name for name in self.pids if not name.startswith((API, CONTROLLER))}
-        while not running <= {worker["name"] for worker in self.client.workers()}:
+        running = {(name, pid) for name, pid in self.pids.items() if not name.startswith((API, CONTROLLER))}
+        while not running <= {(worker["name"], worker["pid"]) for worker in self.client.workers()}:
             if time.monotonic() > deadline:
                 raise Unavailable(f"not all workers report within {within:g} s: {sorted(running)}")
             time.sleep(0.05)
