@@ -1,7 +1,7 @@
 """Worker, PTY host, or both killed or stopped while an agent and a runaway grandchild of it work.
 
-All six at the same time, each with a worker of its own; a seventh worker takes over. The agents write when they live:
-none may write after the first line of its successor.
+All at the same time, each with a worker of its own; one more worker takes over. The agents write when they live: none
+may write after the first line of its successor. One of the workers has its deadman off, for the judge's sake.
 """
 
 import os
@@ -19,7 +19,8 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
 HARMS = ("worker killed", "worker stopped", "host killed", "host stopped", "both killed", "both stopped")
-SUCCESSOR = "worker-1"
+VIOLATION = "worker stopped, deadman off"
+SUCCESSOR, UNARMED = "worker-1", "worker-2"
 
 
 @dataclass
@@ -41,8 +42,8 @@ Cases = dict[str, Case]
 @pytest.fixture(scope="module")
 def arena(postgres_server: PostgresServer) -> Iterator[Arena]:
     options = {"OAH_WORKER__HEARTBEAT_SECONDS": "1", "OAH_WORKER__DRAIN_GRACE_SECONDS": "1"}
-    own = {SUCCESSOR: {"OAH_WORKER__SLOTS": "8"}}
-    with open_arena(postgres_server, workers=1 + len(HARMS), slots=1, env=options, own=lambda *_: own) as opened:
+    own = {SUCCESSOR: {"OAH_WORKER__SLOTS": "8"}, UNARMED: {"OAH_TESTING_DEADMAN_OFF": "1"}}
+    with open_arena(postgres_server, workers=2 + len(HARMS), slots=1, env=options, own=lambda *_: own) as opened:
         yield opened
 
 
@@ -54,34 +55,35 @@ def cases(arena: Arena) -> Iterator[Cases]:
         _harm(case)
     arena.fleet.wait_exit(found["both killed"].worker)
     arena.fleet.restart(found["both killed"].worker)
-    runs = [run for case in found.values() if case.harm != "both stopped" for run in (case.run, case.behind)]
-    arena.wait_done(*runs, within=60)
+    arena.wait_done(*[run for case in found.values() for run in (case.run, case.behind)], within=60)
     yield found
-    _continue(found["both stopped"])
-    _continue(found["worker stopped"])
+    for case in found.values():
+        _continue(case)
 
 
 def _begin(arena: Arena) -> Cases:
     victims = [name for name in arena.fleet.pids if name.startswith("worker") and name != SUCCESSOR]
     arena.only(*victims)
-    found = {}
-    for number, harm in enumerate(HARMS):
+    begun: dict[str, tuple[str, str, str]] = {}
+    for number in range(len(victims)):
         session = arena.session("exec" if number % 2 else "shell")
         run = arena.submit(session, first_long(100, "grandchild"))
         behind = arena.submit(session, ledger_line(0.1))
-        found[harm] = Case(harm, session, run, behind, "", 0, 0)
-    for case in found.values():
-        case.worker = arena.wait_lives(case.run)
+        begun[run] = (session, run, behind)
+    worker = {arena.wait_lives(run): run for run in begun}
+    assert worker.keys() == set(victims)
+    harms = dict(zip([UNARMED, *sorted(worker.keys() - {UNARMED})], [VIOLATION, *HARMS], strict=True))
+    found = {}
+    for name, harm in harms.items():
+        case = Case(harm, *begun[worker[name]], name, arena.fleet.pids[name], arena.fleet.host_pid(name))
         arena.wait(lambda case=case: len(_pids(arena, case, 1)) == 2, case.run, within=15, what="two of them write")
-        case.worker_pid = arena.fleet.pids[case.worker]
-        case.host_pid = arena.fleet.host_pid(case.worker)
-    assert len({case.worker for case in found.values()}) == len(HARMS)
+        found[harm] = case
     arena.only(SUCCESSOR, *victims)
     return found
 
 
 def _harm(case: Case) -> None:
-    who, what = case.harm.split()
+    who, what = case.harm.split(",")[0].split()
     pids = {"worker": [case.worker_pid], "host": [case.host_pid], "both": [case.host_pid, case.worker_pid]}[who]
     for pid in pids:  # stopped first, so that none of two can still act when the other dies
         os.kill(pid, signal.SIGSTOP if what == "stopped" or who == "both" else signal.SIGKILL)
@@ -129,11 +131,23 @@ def test_host_lost_costs_no_lease(arena: Arena, cases: Cases) -> None:
         assert recovered["data"]["by"].startswith(cases[harm].worker), arena.story(cases[harm].run)
 
 
+def test_the_judge_sees_an_agent_without_a_deadman(arena: Arena, cases: Cases) -> None:
+    """The deliberate violation: the same loss, and nobody to kill the tree. This judge would have seen the others."""
+    case = cases[VIOLATION]
+    assert arena.run(case.run)["status"] == "completed"
+    found = arena.violations(case.session)
+    assert {violation.kind for violation in found} == {"overlap"}
+    assert len(found) >= 2, "it lived beside its own second attempt, and beside the next run"
+    old = _pids(arena, case, 1)
+    assert all(map(processes.alive, old))
+    _continue(case)
+    eventually(lambda: not any(map(processes.alive, old)), within=10, what="the worker is told, and kills them")
+
+
 def test_worker_and_host_both_stopped_is_the_documented_risk(arena: Arena, cases: Cases) -> None:
     """Nobody acts at the deadline: the agents run on beside their successor, but can write nothing into the store. As
     soon as either continues they die."""
     case = cases["both stopped"]
-    arena.wait_done(case.run, case.behind, within=60)
     assert arena.run(case.run)["attempt"] == 2
     old = _pids(arena, case, 1)
     assert len(old) == 2
@@ -145,8 +159,8 @@ def test_worker_and_host_both_stopped_is_the_documented_risk(arena: Arena, cases
 
 
 def test_nothing_is_left_and_everybody_works_again(arena: Arena, cases: Cases) -> None:
-    _continue(cases["worker stopped"])
-    _continue(cases["both stopped"])
+    for case in cases.values():
+        _continue(case)
     arena.fleet.restart(cases["worker killed"].worker)
     arena.fleet.wait_workers()
     runs = [arena.submit(arena.session(), ledger_line(0.5)) for _ in range(14)]
