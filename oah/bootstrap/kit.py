@@ -123,8 +123,10 @@ def _brokers(settings: Settings, telemetry: PrometheusTelemetry | None) -> tuple
     server = open_server(settings.broker, data_dir=settings.data_dir, binary=section.server)
     options = BrokerOptions(
         connect_timeout=timedelta(seconds=section.connect_timeout_seconds),
-        answer_timeout=timedelta(seconds=section.answer_timeout_seconds),
+        # A lost answer is noticed within a period, a lost wake-up within two: what it was about waits for somebody.
+        answer_timeout=min(timedelta(seconds=section.answer_timeout_seconds), settings.period),
         submit_timeout=timedelta(seconds=section.submit_timeout_seconds),
+        longest_block=min(BrokerOptions().longest_block, settings.period),
     )
     half = settings.period / 2
     hasty = BrokerOptions(connect_timeout=half, answer_timeout=half, submit_timeout=options.submit_timeout)

@@ -89,6 +89,8 @@ class BrokerOptions:
     connect_timeout: timedelta = timedelta(seconds=2)
     answer_timeout: timedelta = timedelta(seconds=5)
     submit_timeout: timedelta = timedelta(milliseconds=50)
+    longest_block: timedelta = timedelta(seconds=5)
+    """One blocking read; longer waits are several, so that a peer that has fallen silent is noticed."""
     extra: dict[str, str] = field(default_factory=dict)
 
 

@@ -94,7 +94,8 @@ class Ear(ThreadComponent):
 
     def _timeout(self) -> timedelta:
         due = self._claimer.next_due
-        longest = LONGEST_WAIT
+        # A token that went to a connection nobody reads costs one wait, which shall not be longer than a period.
+        longest = min(LONGEST_WAIT, self._context.rules.period)
         if self._claimer.tick_stale:
-            longest = timedelta(seconds=2)
+            longest = min(longest, timedelta(seconds=2))
         return max(min(longest, due), SHORTEST_WAIT) if due is not None else longest

@@ -28,9 +28,6 @@ from oah.errors import Broken, InvalidRequest, Unavailable
 from oah.ports.broker import BrokerOptions
 from oah.ports.telemetry import Telemetry
 
-BLOCK = timedelta(seconds=5)
-"""The longest single blocking read; longer waits are several. So a silent peer is noticed."""
-
 Word = str | bytes | int
 Verify = Callable[[], None]
 Answer = Any
@@ -77,7 +74,8 @@ class Link:
         self._guard = threading.Lock()
         self._calls = self._pool(options.connect_timeout, options.answer_timeout)
         self._quick = self._pool(options.submit_timeout, options.submit_timeout)
-        self._blocking = self._pool(options.connect_timeout, BLOCK + options.answer_timeout)
+        self.longest_block = options.longest_block
+        self._blocking = self._pool(options.connect_timeout, options.longest_block + options.answer_timeout)
 
     def run(
         self, epoch: str | None, calls: Sequence[Call], *, quick: bool = False, verify: Verify | None = None

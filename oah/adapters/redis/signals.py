@@ -11,7 +11,7 @@ from typing import Any
 from redis import exceptions as foreign
 
 from oah.adapters.redis import failures, keys
-from oah.adapters.redis.link import BLOCK, Call, Link
+from oah.adapters.redis.link import Call, Link
 from oah.core.model.ids import SessionId, WorkerId
 from oah.core.model.lane import Lane
 from oah.errors import Unavailable
@@ -33,7 +33,7 @@ class RedisSignals:
         deadline = time.monotonic() + timeout.total_seconds()
         while True:
             left = deadline - time.monotonic()
-            block = min(max(left, 0.01), BLOCK.total_seconds())  # 0 would mean for ever
+            block = min(max(left, 0.01), self._link.longest_block.total_seconds())  # 0 would mean for ever
             answer = self._link.exchange([["BLPOP", *names, f"{block:.3f}"]], blocking=True)[0]
             if isinstance(answer, foreign.ResponseError):
                 return self._unreadable(names, answer)
