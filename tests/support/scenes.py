@@ -92,6 +92,11 @@ class Scene:
         """How many Redis has answered to everybody; what scripts call inside does not count."""
         return self.near.redis.replies + self.far.redis.replies
 
+    def epoch(self) -> str | None:
+        """The id that Redis has, once it is open."""
+        found = self.server.client().hgetall("oah:{0}:epoch")
+        return found[b"id"].decode() if found.get(b"state") == b"open" else None
+
     def kept(self, worker: str) -> int:
         """Outcomes that this worker could not deliver yet."""
         path = self.fleet.data_dir / "workers" / worker / "history.db"
@@ -266,19 +271,30 @@ class Act:
         return f"--- {len(open_rows)} of {len(self.runs)} runs open; epoch {epoch}\n" + "\n".join(said)
 
 
-class Unlisted:
-    """Watches, past every proxy, sessions that Redis leases and nobody works on: a claim whose reply was lost, a free
-    that never came. ``longest`` is how long one stayed so, in seconds."""
+COULD_START = """
+SELECT count(*) FROM runs r JOIN sessions s ON s.id = r.session_id
+WHERE r.status = 'queued' AND NOT r.deferred AND s.held = 0 AND NOT EXISTS (
+  SELECT FROM runs a WHERE a.session_id = r.session_id AND a.status IN ('running', 'waiting_tool'))
+"""
+STARTS = "SELECT coalesce(sum(attempt), 0) FROM runs"
+
+
+class Stuck:
+    """Watches past every proxy what should not last. ``unlisted``: how long, in seconds, a session was leased in Redis
+    that nobody works on (a claim whose answer was lost, a free that never came). ``idle``: how long nothing was started
+    although something could be, on a fleet with slots to spare."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="unlisted", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="stuck", daemon=True)
         self._since: dict[tuple[str, str], float] = {}
-        self.longest = 0.0
+        self._starts: tuple[int, float] = (0, time.monotonic())
+        self.unlisted = 0.0
+        self.idle = 0.0
         self.looks = 0
 
-    def __enter__(self) -> Unlisted:
+    def __enter__(self) -> Stuck:
         self._thread.start()
         return self
 
@@ -290,9 +306,11 @@ class Unlisted:
         redis = self._scene.server.client()
         with self._scene.postgres.connect(self._scene.database) as database:
             while not self._stop.wait(0.1):
-                self._look(redis, database)
+                self._look_at_leases(redis, database)
+                self._look_at_starts(database)
+                self.looks += 1
 
-    def _look(self, redis: Any, database: psycopg.Connection[Any]) -> None:
+    def _look_at_leases(self, redis: Any, database: psycopg.Connection[Any]) -> None:
         leased = [member.decode() for member in redis.zrange("oah:{0}:leases", 0, -1)]
         pipeline = redis.pipeline(transaction=False)
         for session in leased:
@@ -301,8 +319,15 @@ class Unlisted:
         owned = {(s, t) for s, t in database.execute("SELECT session_id, claim_token FROM session_owners").fetchall()}
         now = time.monotonic()
         self._since = {each: self._since.get(each, now) for each in tokens - owned}
-        self.longest = max([self.longest, *(now - since for since in self._since.values())])
-        self.looks += 1
+        self.unlisted = max([self.unlisted, *(now - since for since in self._since.values())])
+
+    def _look_at_starts(self, database: psycopg.Connection[Any]) -> None:
+        waiting = database.execute(COULD_START).fetchall()[0][0]
+        starts = int(database.execute(STARTS).fetchall()[0][0])
+        now = time.monotonic()
+        if not waiting or starts != self._starts[0]:
+            self._starts = (starts, now)
+        self.idle = max(self.idle, now - self._starts[1])
 
 
 @contextmanager
