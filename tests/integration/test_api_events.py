@@ -290,6 +290,7 @@ def test_many_idle_streams_cost_one_statement_a_second(api):
         begun = time.monotonic()
         await asyncio.to_thread(eventually, lambda: time.monotonic() - begun > 2.5)
         idle = api.store.calls[seen:]
+        assert api.state.streams.tailer._cursors[session] == api.store.session(session, None).event_seq
         await asyncio.to_thread(api.output, started, "hello")
         await asyncio.wait_for(asyncio.gather(*(until(reader, b"hello") for reader, _ in watching)), 10)
         for _, writer in opened:

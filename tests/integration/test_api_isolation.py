@@ -95,6 +95,24 @@ def snapshot(api: Deployment, ids):
     )
 
 
+GUARDED = (
+    # The first line that matches says the scope: what the description says of itself must be what was decided.
+    (r"(POST|PATCH) /v1/workspaces", "admin"),
+    (r"\w+ /v1/keys", "admin"),
+    (r"POST /v1/workers/", "admin"),
+    (r"GET /v1/(workers|queue|controller)", "operate"),
+    (r"PATCH /v1/runs/|POST /v1/runs/\{run_id\}/requeue", "operate"),
+    (r"GET ", "read"),
+    (r"(POST|PATCH|DELETE) /v1/(sessions|runs)", "run"),
+)
+
+
+def test_every_route_asks_for_the_scope_that_was_decided(routes):
+    for method, path, scope, _ in routes:
+        decided = next(scope for pattern, scope in GUARDED if re.match(pattern, f"{method} {path}"))
+        assert scope == decided, (method, path)
+
+
 def test_only_health_metrics_and_the_description_are_open(shared_api):
     with shared_api.http(None) as http:
         document = http.get("/openapi.json").json()

@@ -50,7 +50,7 @@ def _why(checks: dict[str, str], *, stopping: bool) -> str:
 
 
 @router.get("/metrics")
-def metrics(desk: Desk) -> Response:
+async def metrics(desk: Desk) -> Response:
     """Every figure of this process, for Prometheus."""
     body, content_type = desk.context.exposition()
     return Response(body, media_type=content_type)
