@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from oah.core.model.ids import ClaimToken, SessionId
-from oah.errors import InDoubt, Unavailable
+from oah.errors import InDoubt
 from oah.ports.broker import Broker, Free, Target
 from oah.ports.epochs import EpochSource
 from oah.ports.store import AfterRun, OutputChunk, RunFence, Settlement, Store
@@ -94,8 +93,6 @@ class SettleRuns:
         True when a parked session of this worker is called already (a run waits in it).
         """
         freed = self.broker.free(self.epochs.current(), [self._free(item) for item in ended])
-        with suppress(Unavailable):
-            self.broker.publish([(i.session_id, i.after.event_number) for i in ended if i.after.event_number])
         return any(item.parked and answer.owner is not None for item, answer in zip(ended, freed, strict=True))
 
     @staticmethod

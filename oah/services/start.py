@@ -108,14 +108,6 @@ class StartRuns:
         except (Unavailable, LeaseError):
             self.telemetry.count("oah_redis_errors_total", kind="other")
 
-    def started(self, sessions: Sequence[SessionId], hints: Sequence[tuple[SessionId, int]]) -> None:
-        """After the start: pop one head of each session's hint list and tell the tailers. Best effort."""
-        try:
-            self.broker.popped(self.epochs.current(), sessions)
-            self.broker.publish(hints)
-        except (Unavailable, LeaseError):
-            self.telemetry.count("oah_redis_errors_total", kind="other")
-
     def _restore(self, claims: Sequence[tuple[SessionId, ClaimToken]]) -> None:
         if not claims:
             return

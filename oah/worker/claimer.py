@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from oah.core.model.ids import ClaimToken
+from oah.core.model.ids import ClaimToken, SessionId
 from oah.core.model.run import ReadyClass
 from oah.core.policy.claim_order import View, order
 from oah.errors import EpochMismatch, InDoubt, LeaseError, Unavailable
@@ -61,6 +61,8 @@ class Claimer:
         self.tick_stale = False
         self.next_due: timedelta | None = None
         self.unsettled: Callable[[], int] = lambda: 0
+        self.started: Callable[[Sequence[tuple[SessionId, int]]], None] = lambda hints: None
+        """Told of the sessions of which a run was started, each with the number of that event."""
 
     # --- from other threads ---
 
@@ -180,10 +182,7 @@ class Claimer:
             elif not claim.parked:
                 self._table.drop(claim.session_id, claim.token)
         if started:
-            self._start.started(
-                [claim.session_id for claim, _ in started],
-                [(claim.session_id, reply.event_number) for claim, reply in started],
-            )
+            self.started([(claim.session_id, reply.event_number) for claim, reply in started])
 
     def _claims(self, claimed: Sequence[Claimed]) -> list[StartClaim]:
         """At most one of them may start a suspect, and only while the worker holds none: the one claimed as such."""

@@ -47,6 +47,8 @@ class Settler:
         self._backoff = 0.0
         self.called: Callable[[], None] = lambda: None
         """Told when a parked session of ours is called already."""
+        self.happened: Callable[[Sequence[tuple[SessionId, int]]], None] = lambda hints: None
+        """Told of committed events: (session, last number)."""
         self.settled: Callable[[], None] = lambda: None
         """Told after each batch: outcomes that bounded the claims are gone."""
 
@@ -144,11 +146,7 @@ class Settler:
             with self._lock:
                 self._chunks.extendleft(reversed(chunks))
             raise
-        hints = [(c.fence.session_id, n) for c, n in zip(chunks, numbers, strict=True) if n is not None]
-        try:
-            self._context.broker.publish(hints)
-        except Unavailable:
-            log.debug("hints not published")
+        self.happened([(c.fence.session_id, n) for c, n in zip(chunks, numbers, strict=True) if n is not None])
 
     def _commit(self, batch: Sequence[Ending]) -> None:
         finished = [item for item in batch if isinstance(item, Finished)]
@@ -251,6 +249,7 @@ class Settler:
             self._unplaced = items + self._unplaced
             self._read_epoch()
             raise Unavailable(f"free again: {error.message}") from error
+        self.happened([(i.session_id, i.after.event_number) for i in items if i.after.event_number])
         for item in items:
             if not item.parked:
                 self._table.drop(item.session_id, item.token)

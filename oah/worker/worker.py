@@ -30,6 +30,7 @@ from oah.worker.parked import Parked, Warm
 from oah.worker.settler import Settler
 from oah.worker.slots import Slots
 from oah.worker.table import Entry, Table
+from oah.worker.teller import Teller
 from oah.worker.witnesses import Mark, Renew, Vigil
 from oah.worker.work import Assignment
 
@@ -63,6 +64,9 @@ class Worker(ThreadComponent):
         self._settler = Settler(context, self.table, self._parked, wake=self._engines[0].wake)
         self._claimer = Claimer(context, self.table, self._slots, wake=self._engines[-1].wake)
         self._claimer.unsettled = lambda: self._settler.unsettled
+        self._teller = Teller(context)
+        self._claimer.started = self._teller.started
+        self._settler.happened = self._teller.happened
         self._settler.called = self._claimer.hint
         self._settler.settled = self._engines[-1].wake
         self._keeper = Keeper(context, self.table, self._slots, self._settler)
@@ -147,7 +151,7 @@ class Worker(ThreadComponent):
             self._context.agent_host.stop()
             return
         self._slots.start()
-        parts: list[Component] = [*self._engines, *self._loops, self._ear]
+        parts: list[Component] = [self._teller, *self._engines, *self._loops, self._ear]
         for part in parts:
             part.watch(self._part_ended)
             part.start()
@@ -208,9 +212,9 @@ class Worker(ThreadComponent):
         self._wait_idle(30.0)
         self._keeper.end(self._parked.sessions())
         self._flush()
-        for part in (self._ear, *self._loops, *reversed(self._engines)):
+        for part in (self._ear, *self._loops, *reversed(self._engines), self._teller):
             part.stop(timedelta(0))
-        for part in (self._ear, *self._loops, *self._engines):
+        for part in (self._ear, *self._loops, *self._engines, self._teller):
             part.join(timedelta(seconds=3))
         self._context.agent_host.stop()
         with contextlib.suppress(OahError):

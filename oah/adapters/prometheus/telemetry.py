@@ -33,6 +33,9 @@ class PrometheusTelemetry:
         self._counters: dict[str, Counter] = {}
         self._gauges: dict[str, Gauge] = {}
         self._histograms: dict[str, Histogram] = {}
+        # Several of these are fed with every run: a series is checked against the table once.
+        self._count_into: dict[tuple[object, ...], Counter] = {}
+        self._observe_into: dict[tuple[object, ...], Histogram] = {}
         self._shown: set[str] = set()
         self._seen: dict[tuple[str, str], set[str]] = {}
         for metric in metrics:
@@ -44,13 +47,15 @@ class PrometheusTelemetry:
         """Add to a counter. Raises Broken for what the table does not know, or a negative value."""
         if value < 0 or math.isnan(value):
             raise Broken(f"counter {name} cannot grow by {value}")
-        row = self._row(name, Kind.COUNTER)
-        counter = self._counters[name]
-        if row.labels:
-            counter.labels(**self._checked(row, labels)).inc(value)
-        else:
-            self._checked(row, labels)
-            counter.inc(value)
+        series = (name, *labels.items())
+        counter = self._count_into.get(series)
+        if counter is None:
+            row = self._row(name, Kind.COUNTER)
+            checked = self._checked(row, labels)
+            counter = self._counters[name].labels(**checked) if row.labels else self._counters[name]
+            if _as_given(checked, labels):
+                self._count_into[series] = counter
+        counter.inc(value)
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a level. Raises Broken for what the table does not know."""
@@ -68,13 +73,15 @@ class PrometheusTelemetry:
 
     def observe(self, name: str, value: float, **labels: str) -> None:
         """Add an observation. Raises Broken for what the table does not know."""
-        row = self._row(name, Kind.HISTOGRAM)
-        histogram = self._histograms[name]
-        if row.labels:
-            histogram.labels(**self._checked(row, labels)).observe(value)
-        else:
-            self._checked(row, labels)
-            histogram.observe(value)
+        series = (name, *labels.items())
+        histogram = self._observe_into.get(series)
+        if histogram is None:
+            row = self._row(name, Kind.HISTOGRAM)
+            checked = self._checked(row, labels)
+            histogram = self._histograms[name].labels(**checked) if row.labels else self._histograms[name]
+            if _as_given(checked, labels):
+                self._observe_into[series] = histogram
+        histogram.observe(value)
 
     def forget(self, name: str, **labels: str) -> None:
         """Drop a gauge: one of its series, or without labels the whole of it. Raises Broken for an unknown name."""
@@ -150,3 +157,8 @@ class PrometheusTelemetry:
             return OTHER
         seen.add(value)
         return value
+
+
+def _as_given(checked: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    """Whether no value was folded into `other`: only then the series are as many as the table allows."""
+    return all(checked[key.rstrip("_")] == value for key, value in labels.items())
