@@ -1,8 +1,8 @@
 """The duties of a leader: which service is called how often, and in which order.
 
-One thread does what only a leader may: the epoch first, because nothing else can be judged without it, then passed
-leases, then what has time. A duty that a store's absence ends waits for its next turn; those after it have theirs in
-the next pass, so that one that always fails starves no other.
+One thread does what only a leader may: clocks and epoch first, because nothing else can be judged without them, then
+passed leases, then what has time. A duty that a store's absence ends waits for its next turn; those after it have
+theirs in the next pass, so that one that always fails starves no other.
 """
 
 from __future__ import annotations

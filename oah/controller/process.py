@@ -85,9 +85,9 @@ class Services:
         epoch = context.epochs.current
         rules = context.rules
         duties = (
-            Duty("epoch", timedelta(0), self.keep_epoch),
+            # First, and the database's clock before Redis's: an absence of Redis must not look like the database's.
             Duty("clocks", timedelta(0), self.clocks.keep_watch),
-            Duty("clocks", timedelta(0), self.clocks.look),
+            Duty("epoch", timedelta(0), self.keep_epoch),
             Duty("sweep", timedelta(0), lambda: self.sweep(epoch())),
             Duty("look_again", rules.look_again_every, lambda: self.reconcile.look_again(epoch())),
             Duty("audit", rules.audit_every, lambda: self.audit(epoch(), self.going_on)),

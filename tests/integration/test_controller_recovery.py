@@ -8,6 +8,7 @@ from oah.core.model.ids import RunId, SessionId
 from oah.core.model.run import ReadyClass, RecoveryState, Run, RunStatus
 from oah.core.model.session import Place
 from oah.core.policy.recovery import Strategy
+from oah.errors import Unavailable
 from oah.ports.broker import Claimed
 from oah.services.cancel import cancel
 from tests.model.world import LEASE, Entry, World
@@ -321,6 +322,22 @@ def test_a_step_is_seen_by_the_leader_itself(make_world: MakeWorld) -> None:
     assert leader.services.clocks.look()
     world.advance(1.0)
     assert not leader.services.clocks.look()
+
+
+def test_an_absence_of_redis_is_not_one_of_the_database(make_world: MakeWorld) -> None:
+    """Redis was away for long: who has lost both witnesses meanwhile is recovered as soon as the shard allows it."""
+    world = make_world()
+    leader = world.leaders[0]
+    leader.rota()
+    for _ in range(10):
+        world.advance(1.0)
+        leader.broker.fails = {"now", "view"}
+        with pytest.raises(Unavailable):
+            leader.rota()
+    leader.broker.heal()
+    world.advance(1.0)
+    leader.rota()
+    assert not leader.services.clocks.on_hold()
 
 
 def test_one_bad_member_stops_nobody(make_world: MakeWorld) -> None:

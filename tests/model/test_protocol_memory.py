@@ -48,7 +48,7 @@ class OnMemory(Protocol):
 
 TestProtocolOnMemory = OnMemory.TestCase
 TestProtocolOnMemory.settings = settings(
-    max_examples=int(os.environ.get("OAH_TEST_EXAMPLES", "40")),
+    max_examples=int(os.environ.get("OAH_TEST_EXAMPLES", "30")),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],

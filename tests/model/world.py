@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from oah.adapters.system.ids import SystemIds
+from oah.controller.duties import Rota
 from oah.controller.process import ControllerContext, Services, create_services
 from oah.controller.rules import ControllerRules
 from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId
@@ -329,6 +330,7 @@ class Leader:
     broker: Lying
     epochs: EpochKeeper
     services: Services
+    rota: Rota
 
 
 class World:
@@ -376,7 +378,8 @@ class World:
             holder=holder,
             decisions=Decisions(self.clock),
         )
-        return Leader(store, broker, epochs, create_services(context))
+        services = create_services(context)
+        return Leader(store, broker, epochs, services, services.rota(context))
 
     def advance(self, seconds: float) -> None:
         """Time passes for everybody, in steps finer than the deadman's margin."""
