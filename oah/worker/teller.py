@@ -26,7 +26,7 @@ class Teller(ThreadComponent):
         self._heads: list[SessionId] = []
         self._hints: dict[SessionId, int] = {}
 
-    def started(self, hints: Iterable[tuple[SessionId, int]]) -> None:
+    def begun(self, hints: Iterable[tuple[SessionId, int]]) -> None:
         """A run of each session was started: one head of its hint list goes, and there is an event."""
         hints = list(hints)
         with self._lock:

@@ -65,7 +65,7 @@ class Worker(ThreadComponent):
         self._claimer = Claimer(context, self.table, self._slots, wake=self._engines[-1].wake)
         self._claimer.unsettled = lambda: self._settler.unsettled
         self._teller = Teller(context)
-        self._claimer.started = self._teller.started
+        self._claimer.started = self._teller.begun
         self._settler.happened = self._teller.happened
         self._settler.called = self._claimer.hint
         self._settler.settled = self._engines[-1].wake
