@@ -184,6 +184,8 @@ class MarkReply:
 
     confirmed: frozenset[SessionId]
     cancels: tuple[RunFence, ...] = ()
+    unread: frozenset[SessionId] = frozenset()
+    """Rows that somebody else kept locked: neither ours still nor lost."""
 
 
 # --- recovery -------------------------------------------------------------------------------------------------------

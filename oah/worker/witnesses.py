@@ -206,7 +206,8 @@ class Mark:
         except Unavailable:
             self._context.telemetry.count("oah_marks_total", outcome="error")
             raise
-        back, lost = self._table.marked(view, reply.confirmed, begun_at=begun_at)
+        read = [pair for pair in view if pair[0] not in reply.unread]
+        back, lost = self._table.marked(read, reply.confirmed, begun_at=begun_at)
         self._context.agent_host.extend(self._table.deadlines())
         self._context.agent_host.marked(begun_boottime=begun_at)
         self._context.telemetry.count("oah_marks_total", len(reply.confirmed), outcome="kept")

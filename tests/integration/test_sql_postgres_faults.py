@@ -188,6 +188,7 @@ def test_the_mark_waits_for_no_lock_longer_than_its_time(clerk: Clerk) -> None:
         reply = clerk.store.mark(W1, table, timeout=timedelta(seconds=2))
         assert time.monotonic() - begun < 2
         assert reply.confirmed == {"a", "c"}, "what somebody keeps is not confirmed, the others are"
+        assert reply.unread == {"b"}, "nor is it lost: its agent lives until its deadline"
         holder.rollback()
     assert clerk.store.mark(W1, table, timeout=timedelta(seconds=5)).confirmed == {"a", "b", "c"}
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId
+from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
-from oah.core.model.run import Outcome, ReadyClass, RunStatus
+from oah.core.model.run import Outcome, ReadyClass, Run, RunClass, RunStatus, StartReason
+from oah.core.model.session import Session, SessionState
 from oah.core.policy import claim_order
 from oah.errors import OahError
-from oah.ports.agent import Agent
-from oah.ports.store import AfterRun, RunFence, Settlement
+from oah.ports.agent import Agent, TurnControl, TurnRequest, TurnResult
+from oah.ports.store import AfterRun, RunFence, Settlement, Started
 from oah.ports.telemetry import NullTelemetry
 from oah.worker.context import WorkerContext, WorkerRules
 from oah.worker.work import Finished
@@ -138,3 +139,49 @@ def settled(*, waiting: ReadyClass | None = None) -> AfterRun:
 def refused(status: RunStatus | None = RunStatus.QUEUED) -> AfterRun:
     """The fence refused it."""
     return AfterRun(False, None, status=status)
+
+
+def started(session_id: SessionId, token: ClaimToken) -> Started:
+    """SQL has started a run of that session under that token."""
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
+    workspace = WorkspaceId("default")
+    session = Session(session_id, workspace, Lane("default", "noop"), SessionState.OPEN, moment)
+    run = Run(
+        RunId(f"run_of_{session_id}"),
+        session_id,
+        workspace,
+        2,
+        RunClass.INTERACTIVE,
+        RunStatus.RUNNING,
+        "true",
+        moment,
+        moment,
+        attempt=1,
+        worker_id=WORKER,
+        claim_token=token,
+    )
+    return Started(session, run, StartReason.FIRST, 2)
+
+
+class WarmAgent:
+    """An idle agent. ``on_close`` happens while it is ended; ``empty`` says what came of it."""
+
+    def __init__(self, on_close: Callable[[], object] = lambda: None, *, empty: bool = True) -> None:
+        self.agent_id = "agent"
+        self.warm = True
+        self.closed = 0
+        self._on_close = on_close
+        self._empty = empty
+
+    def bind(self, *, run_id: str, attempt: int) -> None: ...
+
+    def turn(self, request: TurnRequest, control: TurnControl) -> TurnResult:
+        raise AssertionError("not in these tests")
+
+    def alive(self) -> bool:
+        return self.warm
+
+    def close(self, grace: timedelta) -> bool:
+        self.closed += 1
+        self._on_close()
+        return self._empty

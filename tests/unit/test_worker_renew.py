@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from oah.core.model.ids import ClaimToken, SessionId
 from oah.core.model.run import ReadyClass
 from oah.errors import Unavailable
 from oah.ports.broker import Claimed, RenewReply
+from oah.ports.store import MarkReply
 from oah.worker.table import Table
-from oah.worker.witnesses import Renew, Vigil
+from oah.worker.witnesses import Mark, Renew, Vigil
 from tests.support.clock import StillClock
-from tests.support.worker_doubles import Scripted, context
+from tests.support.worker_doubles import Scripted, context, started
 
 S, T = SessionId("ses_1"), ClaimToken("a" * 32)
 
@@ -51,3 +53,20 @@ def test_what_was_dropped_is_looked_for_until_redis_has_answered() -> None:
         except Unavailable:
             assert attempt == 0
     assert redis.called("renew") == 2
+
+
+def test_a_row_that_somebody_keeps_locked_is_not_lost() -> None:
+    """Nothing is known of it: its deadline decides, not an impatient mark."""
+    told: list[Any] = []
+    store = Scripted(mark=[MarkReply(frozenset(), (), frozenset({S})), MarkReply(frozenset())])
+    of = context(store, None, clock=StillClock())
+    table = Table(lease=of.rules.lease, margin=of.rules.margin)
+    table.answered(T, [Claimed(S, T, False, ReadyClass.INTERACTIVE)], sent_at=1.0)
+    table.started(started(S, T), T, begun_at=1.0)
+    watch = Vigil(of)
+    losses = SimpleNamespace(lost=told.append, cancel=told.append)
+    loop = Mark(of, table, watch, Renew(of, table, watch, mark_now=lambda: None), losses)
+    loop()
+    assert told == []
+    loop()
+    assert len(told) == 1, "no row: it is lost"

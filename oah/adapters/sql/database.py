@@ -21,10 +21,12 @@ from oah.errors import InDoubt
 
 
 class Marked(NamedTuple):
-    """Sessions whose owner row the mark found, and (session, run, attempt, token) of runs that are to be cancelled."""
+    """Sessions whose owner row the mark found, (session, run, attempt, token) of runs that are to be cancelled, and
+    sessions whose row somebody kept locked."""
 
     sessions: set[str]
     cancels: list[tuple[str, str, int, str]]
+    unread: frozenset[str] = frozenset()
 
 
 class Database(ABC):

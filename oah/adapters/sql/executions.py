@@ -174,7 +174,11 @@ class Executions(Aggregate):
             return MarkReply(frozenset())
         marked = self._database.mark(worker_id, table, timeout=timeout)
         cancels = [RunFence(SessionId(s), RunId(r), a, ClaimToken(t)) for s, r, a, t in marked.cancels]
-        return MarkReply(frozenset(SessionId(session) for session in marked.sessions), tuple(cancels))
+        return MarkReply(
+            frozenset(SessionId(session) for session in marked.sessions),
+            tuple(cancels),
+            frozenset(SessionId(session) for session in marked.unread),
+        )
 
 
 def _reply(session: Sequence[Any], claim: StartClaim, row: StartRow, look: Look | None) -> StartReply:

@@ -169,16 +169,19 @@ class MarkConnection:
             return connection.execute(statement, given)
 
         marked = {row[0] for row in execute(MARK, arguments)}
-        for session, token in table:
-            if session not in marked:
-                one = {"session": session, "token": token, "worker": worker}
-                try:
-                    found = execute(MARK_ONE, one).rowcount
-                except psycopg.errors.LockNotAvailable:
-                    break  # somebody keeps it: these are not confirmed, those above are
-                if found:
-                    marked.add(session)
-        return Marked(marked, execute(CANCELS, arguments).fetchall())
+        unread: frozenset[str] = frozenset()
+        rest = [pair for pair in table if pair[0] not in marked]
+        for n, (session, token) in enumerate(rest):
+            one = {"session": session, "token": token, "worker": worker}
+            try:
+                found = execute(MARK_ONE, one).rowcount
+            except psycopg.errors.LockNotAvailable:
+                # Somebody keeps it: those above are confirmed, or gone, of these nothing is known.
+                unread = frozenset(s for s, _ in rest[n:])
+                break
+            if found:
+                marked.add(session)
+        return Marked(marked, execute(CANCELS, arguments).fetchall(), unread)
 
     def _ready(self, timeout: timedelta, left: float) -> BoundedConnection:
         limit_ms = max(1, timeout // timedelta(milliseconds=1))
