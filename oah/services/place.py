@@ -7,7 +7,7 @@ first may have become stale meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId
@@ -127,6 +127,16 @@ class Places:
         if idle:
             self.put(epoch, self.store.queued_sessions_of(idle, epoch))
         return sum(each.place is not None for each in freed)
+
+
+def awake(session: QueuedSession) -> QueuedSession:
+    """A session whose hold ended with nothing eligible is ready all the same: the claim finds nothing and frees it.
+
+    In the broker it would stay held otherwise, and nothing that is heard of later would change that.
+    """
+    if session.holds or session.ready_class is not None:
+        return session
+    return replace(session, ready_class=ReadyClass.BACKGROUND)
 
 
 def _recover(session_id: SessionId, token: ClaimToken, queued: QueuedSession | None) -> Recover:

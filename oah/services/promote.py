@@ -6,13 +6,12 @@ broker until SQL has cleared them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from oah.core.model.ids import EpochId
-from oah.core.model.run import ReadyClass
 from oah.ports.broker import TickReply
-from oah.ports.store import QueuedSession, Store
-from oah.services.place import Places
+from oah.ports.store import Store
+from oah.services.place import Places, awake
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +31,7 @@ class PromoteRuns:
         runs = [each.run_id for each in reply.due]
         sessions = self.store.promote(runs, reply.holds_ended, epoch)
         ended = set(reply.holds_ended)
-        self.places.put(epoch, [_awake(each) if each.session_id in ended else each for each in sessions])
+        self.places.put(epoch, [awake(each) if each.session_id in ended else each for each in sessions])
         if runs:
             broker.undue(epoch, runs)
         return reply
-
-
-def _awake(session: QueuedSession) -> QueuedSession:
-    """A session whose hold ended with nothing eligible is ready all the same: the claim finds nothing and frees it."""
-    if session.holds or session.ready_class is not None:
-        return session
-    return replace(session, ready_class=ReadyClass.BACKGROUND)

@@ -15,7 +15,7 @@ from oah.ports.broker import Broker, Hold
 from oah.ports.clock import Clock, Ids
 from oah.ports.store import Store
 from oah.services.cancel import cancel
-from oah.services.place import Places
+from oah.services.place import Places, awake
 
 DEFAULT_POOL = "default"
 CANCELLED_AT_ONCE = 1_000
@@ -144,7 +144,7 @@ def resume(
     session = store.unhold_session(session_id, workspace_id, HoldReason.PAUSED)
     if epoch is not None:
         try:
-            Places(store, broker).put(epoch, store.queued_sessions_of([session_id], epoch))
+            Places(store, broker).put(epoch, [awake(each) for each in store.queued_sessions_of([session_id], epoch)])
         except (Unavailable, LeaseError):
             return session  # reconcile finds it eligible and without a place
     return session

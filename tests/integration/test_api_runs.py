@@ -165,6 +165,17 @@ def test_pause_and_resume(apis):
         assert place(apis, session["id"]) is Place.READY
 
 
+def test_a_run_submitted_after_an_idle_session_was_paused_and_resumed(apis):
+    """Nothing waited when it was resumed: in the broker it must not stay held, where a submit changes nothing."""
+    with apis.http() as http:
+        session = new_session(http)
+        http.post(f"/v1/sessions/{session['id']}/pause")
+        assert place(apis, session["id"]) is Place.HELD
+        http.post(f"/v1/sessions/{session['id']}/resume")
+        submit(http, session["id"])
+        eventually(lambda: place(apis, session["id"]) is Place.READY)
+
+
 def test_closing_a_session(apis):
     with apis.http() as http:
         session = new_session(http)
