@@ -48,7 +48,7 @@ def _move(claim: Claimed, reply: StartReply, *, in_doubt: bool) -> Free | Releas
             return Release(session_id, token, ReadyClass.SUSPECT)
         case NothingEligible():
             if claim.parked:  # its agent lives on
-                return Free(session_id, token, Target.PARKED)
+                return Free(session_id, token, Target.PARKED, claim.ready_class if in_doubt else None)
             if in_doubt:  # never started, so its run still waits
                 return Release(session_id, token, claim.ready_class)
             return Free(session_id, token, Target.IDLE)
@@ -77,8 +77,8 @@ class StartRuns:
         self.telemetry.count("oah_starts_total", len(claims), answer="in_doubt")
         return self.store.start_outcome(worker_id, claims)
 
-    def place(self, claimed: Sequence[Claimed], replies: Sequence[StartReply], *, in_doubt: bool = False) -> None:
-        """Put right in Redis what was not started."""
+    def place(self, claimed: Sequence[Claimed], replies: Sequence[StartReply], *, in_doubt: bool = False) -> bool:
+        """Put right in Redis what was not started. False: Redis did not answer."""
         moves = [_move(c, r, in_doubt=in_doubt) for c, r in zip(claimed, replies, strict=True)]
         frees = [move for move in moves if isinstance(move, Free)]
         releases = [move for move in moves if isinstance(move, Release)]
@@ -94,11 +94,16 @@ class StartRuns:
                 self.broker.release(epoch, releases)
         except (Unavailable, LeaseError):
             self.telemetry.count("oah_redis_errors_total", kind="other")
+            return False
+        return True
 
-    def give_back(self, claimed: Sequence[Claimed]) -> None:
-        """Release claims that will not be started (too late, draining, SQL away). A parked one stays parked."""
+    def give_back(self, claimed: Sequence[Claimed]) -> bool:
+        """Release claims that will not be started (too late, draining, SQL away). False: Redis did not answer.
+
+        A parked one stays parked, and called: its run still waits.
+        """
         releases = [Release(c.session_id, c.token, c.ready_class) for c in claimed if not c.parked]
-        parked = [Free(c.session_id, c.token, Target.PARKED) for c in claimed if c.parked]
+        parked = [Free(c.session_id, c.token, Target.PARKED, c.ready_class) for c in claimed if c.parked]
         try:
             epoch = self.epochs.current()
             if releases:
@@ -107,6 +112,8 @@ class StartRuns:
                 self.broker.free(epoch, parked)
         except (Unavailable, LeaseError):
             self.telemetry.count("oah_redis_errors_total", kind="other")
+            return False
+        return True
 
     def _restore(self, claims: Sequence[tuple[SessionId, ClaimToken]]) -> None:
         if not claims:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from oah.core.model.ids import SessionId
 from oah.core.model.run import Outcome, Run, RunError, RunStatus
 from oah.core.model.session import HoldReason
 from oah.errors import AgentError, LeaseError, OahError, Unavailable
@@ -96,8 +97,7 @@ class Attempts:
         if entry is None:
             return None
         if self._too_late(entry) or assignment.give_back or self._draining():
-            warm = self._parked.take(fence.session_id)
-            if warm is not None and not warm.close(CLOSE_GRACE):
+            if not self._end_warm(fence.session_id):
                 return self._unkillable(assignment, begun, "")
             return Returned(fence, assignment.ready_class)
         try:
@@ -217,6 +217,13 @@ class Attempts:
         self._context.telemetry.count("oah_agents_opened_total", agent="fresh")
         assignment.agent = agent
         return agent, "fresh"
+
+    def _end_warm(self, session_id: SessionId) -> bool:
+        try:
+            warm = self._parked.take(session_id)
+        except AgentError:
+            return False
+        return warm is None or warm.close(CLOSE_GRACE)
 
     def _time_left(self, run: Run) -> timedelta | None:
         """The run's timeout counts per attempt, its deadline per run."""

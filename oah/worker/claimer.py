@@ -17,7 +17,7 @@ from oah.core.model.ids import ClaimToken, SessionId
 from oah.core.model.run import ReadyClass
 from oah.core.policy.claim_order import View, order
 from oah.errors import EpochMismatch, InDoubt, LeaseError, Unavailable
-from oah.ports.broker import Claimed, ClaimReply, ClaimRequest
+from oah.ports.broker import Claimed, ClaimReply, ClaimRequest, Free, Target
 from oah.ports.store import StartClaim, Started, StartReply
 from oah.services.claim import ClaimSessions
 from oah.services.start import StartRuns
@@ -56,6 +56,10 @@ class Claimer:
         self._backoff = 0.0
         self._store_down = False
         self._more = False
+        self._stepping = False
+        self._untold: dict[SessionId, Free] = {}
+        """Parked sessions that were claimed and not started, which Redis may still have as leased: nobody would be
+        called for them any more."""
         self.stopped = False
         self.cordoned = False
         self.tick_stale = False
@@ -83,34 +87,57 @@ class Claimer:
         slots = self._context.rules.slots
         return max(min(self._slots.idle, slots - self.unsettled()), 0)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a claim or a start is under way, of which an assignment may come."""
+        return self._stepping or self._flight is not None or bool(self._untold)
+
     # --- the duty ---
 
     def pending(self) -> float | None:
         """Seconds until ``step`` has something to do; None: nothing."""
-        if self._flight is None and (not self._hint.is_set() or self.wanted() <= 0):
+        owing = self._flight is not None or self._untold
+        if not owing and (not self._hint.is_set() or self.wanted() <= 0):
             return None
         return max(self._retry_at - self._context.clock.monotonic(), 0.0)
 
     def step(self) -> None:
         """One claim and the start of what it took."""
+        self._stepping = True
         self._hint.clear()
         try:
+            self._tell_again()
             if self._store_down:
                 self._context.store.check()
                 self._store_down = False
-            reply = self._claimed()
-            if reply is not None:
-                self._work(reply)
-        except EpochMismatch:
-            self._give_up()
+            answered = self._claimed()
+            if answered is not None:
+                self._work(*answered)
         except LeaseError:
             self._give_up()
         except Unavailable as error:
             self._later(error)
         else:
             self._backoff = 0.0
+        finally:
+            self._stepping = False
 
-    def _claimed(self) -> ClaimReply | None:
+    def _tell_again(self) -> None:
+        """Before the next claim, so that no session that is claimed again meanwhile can be parked by it."""
+        if not self._untold:
+            return
+        frees = list(self._untold.values())
+        try:
+            self._context.broker.free(self._context.epochs.current(), frees)
+        except EpochMismatch:
+            self._context.epochs.refresh()
+            raise
+        for free in frees:
+            self._table.untaken(free.session_id, free.token)
+        self._untold.clear()
+
+    def _claimed(self) -> tuple[ClaimReply, list[Claimed]] | None:
+        """The answer, and what of it may be started."""
         if self._flight is None:
             want = self.wanted()
             if want <= 0:
@@ -131,17 +158,16 @@ class Claimer:
             self._flight = _InFlight(request, self._context.clock.boottime())
         flight = self._flight
         reply = self._claim(flight.request)
-        self._table.answered(flight.request.request, reply.sessions, sent_at=flight.first_sent)
-        return reply
+        return reply, self._table.answered(flight.request.request, reply.sessions, sent_at=flight.first_sent)
 
-    def _work(self, reply: ClaimReply) -> None:
+    def _work(self, reply: ClaimReply, ours: Sequence[Claimed]) -> None:
         assert self._flight is not None
         flight, self._flight = self._flight, None
         self._more = reply.more_left
         self.next_due = reply.next_due_in
         self.tick_stale = reply.ticked_ago is None or reply.ticked_ago > TICK_STALE
-        if reply.sessions:
-            self._begin(reply.sessions, flight.first_sent)
+        if ours:
+            self._begin(ours, flight.first_sent)
         if reply.more_left:
             if self.wanted() > 0:
                 self.hint()
@@ -168,7 +194,8 @@ class Claimer:
             self._give_back(claimed)
             raise
         self._assign(claimed, replies, begun_at)
-        self._start.place(claimed, replies, in_doubt=in_doubt)
+        told = self._start.place(claimed, replies, in_doubt=in_doubt)
+        self._let_go([c for c, r in zip(claimed, replies, strict=True) if not isinstance(r, Started)], told=told)
 
     def _assign(self, claimed: Sequence[Claimed], replies: Sequence[StartReply], begun_at: float) -> None:
         started: list[tuple[Claimed, Started]] = []
@@ -179,8 +206,6 @@ class Claimer:
                 assert entry.fence is not None
                 self._count(claim, reply)
                 self._slots.assign(Assignment(reply, entry.fence, claim.ready_class))
-            elif not claim.parked:
-                self._table.drop(claim.session_id, claim.token)
         if started:
             self.started([(claim.session_id, reply.event_number) for claim, reply in started])
 
@@ -202,10 +227,17 @@ class Claimer:
                 wait = min(wait * 2, 2.0)
 
     def _give_back(self, claimed: Sequence[Claimed]) -> None:
+        self._let_go(claimed, told=self._start.give_back(claimed))
+
+    def _let_go(self, claimed: Sequence[Claimed], *, told: bool) -> None:
+        """Not started. What Redis was not told of a new session the next renewal tells it, or the lease's end."""
         for claim in claimed:
             if not claim.parked:
                 self._table.drop(claim.session_id, claim.token)
-        self._start.give_back(claimed)
+            elif told:
+                self._table.untaken(claim.session_id, claim.token)
+            else:
+                self._untold[claim.session_id] = Free(claim.session_id, claim.token, Target.PARKED, claim.ready_class)
 
     def _pass_on(self) -> None:
         """Ready sessions are left and our slots are full: a token that we took belongs to somebody else."""

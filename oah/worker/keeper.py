@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from oah.core.model.ids import SessionId
 from oah.ports.clock import Clock
 from oah.worker.context import WorkerContext
@@ -22,6 +24,9 @@ class Keeper:
         self._settler = settler
         self._full_since: float | None = None
         self.parked: Parked
+        self.taking: Callable[[], bool] = lambda: True
+        """Whether this worker claims at all: otherwise nobody else would come for the sessions that it keeps."""
+        self.cordon: Callable[[str], None] = lambda reason: None
 
     @property
     def _clock(self) -> Clock:
@@ -31,7 +36,7 @@ class Keeper:
         """End the idle, the superfluous and the dead; hand called sessions on when no slot comes free for them."""
         self._context.telemetry.gauge("oah_worker_parked", len(self.parked))
         self.end(self.parked.expired())
-        if self._slots.idle > 0 or not len(self.parked):
+        if (self._slots.idle > 0 and self.taking()) or not len(self.parked):
             self._full_since = None
             return
         now = self._clock.monotonic()
@@ -52,8 +57,9 @@ class Keeper:
             return
         self._table.agent(warm.session_id, warm.token, None)
         self._context.telemetry.count("oah_agents_killed_total", reason="close" if empty else "unkillable")
-        if empty:
-            self._settler.ended(Unparked(warm.session_id, warm.token))
+        if not empty:
+            self.cordon(f"the warm agent of session {warm.session_id} cannot be killed")
+        self._settler.ended(Unparked(warm.session_id, warm.token, empty))
 
     def _hand_on(self) -> None:
         waiting = self._context.store.queued_sessions_of(self.parked.sessions(), self._context.epochs.current())

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
 from oah.core.model.ids import ClaimToken, SessionId
+from oah.errors import AgentError
 from oah.ports.agent import Agent
 from oah.ports.clock import Clock
 
@@ -38,13 +39,25 @@ class Ended(Protocol):
 
 
 class Parked:
-    """Thread safe. ``ended`` is told of every agent the keeper has ended: (warm, tree verified empty)."""
+    """Thread safe. ``ended`` is told of every agent the keeper has ended: (warm, tree verified empty).
 
-    def __init__(self, *, capacity: int, idle: timedelta, clock: Clock, ended: Ended) -> None:
+    ``may_end`` is asked before: a session that was claimed for its next run keeps its agent.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity: int,
+        idle: timedelta,
+        clock: Clock,
+        ended: Ended,
+        may_end: Callable[[SessionId, ClaimToken], bool] = lambda session_id, token: True,
+    ) -> None:
         self._capacity = capacity
         self._idle = idle.total_seconds()
         self._clock = clock
         self._ended = ended
+        self._may_end = may_end
         self._lock = threading.Condition()
         self._warm: OrderedDict[SessionId, Warm] = OrderedDict()
         self._ending: set[SessionId] = set()
@@ -55,7 +68,10 @@ class Parked:
             self._warm[session_id] = Warm(session_id, token, agent, self._clock.monotonic())
 
     def take(self, session_id: SessionId) -> Agent | None:
-        """The session's warm agent, for its next run; waits while the keeper ends it."""
+        """The session's warm agent, for its next run; waits while the keeper ends it.
+
+        Raises AgentError ``agent_unkillable``: it is of no use any more, and its tree is not empty.
+        """
         with self._lock:
             while session_id in self._ending:
                 self._lock.wait(1.0)
@@ -64,7 +80,8 @@ class Parked:
             return None
         if warm.agent.warm:
             return warm.agent
-        warm.agent.close(timedelta(0))
+        if not warm.agent.close(timedelta(0)):
+            raise AgentError("the agent's process tree could not be killed", code="agent_unkillable")
         return None
 
     def sessions(self) -> list[SessionId]:
@@ -87,9 +104,10 @@ class Parked:
         """End agents: close, verify, tell. Blocks; called by the keeper and by drain."""
         for session_id in sessions:
             with self._lock:
-                warm = self._warm.pop(session_id, None)
-                if warm is None:
+                warm = self._warm.get(session_id)
+                if warm is None or not self._may_end(session_id, warm.token):
                     continue
+                del self._warm[session_id]
                 self._ending.add(session_id)
             try:
                 self._ended(warm, empty=warm.agent.close(CLOSE_GRACE))

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from oah.core.model.ids import ClaimToken, SessionId
+from oah.core.model.session import HoldReason
 from oah.errors import LeaseError, OahError, Unavailable
 from oah.ports.store import AfterRun, OutputChunk, OwnerRow, RunFence
 from oah.services.settle import Ended, SettleRuns
@@ -43,6 +44,7 @@ class Settler:
         self._kept: set[RunFence] = set()
         """Outcomes on this machine's disk."""
         self._store_away = False
+        self._stepping = False
         self._retry_at = 0.0
         self._backoff = 0.0
         self.called: Callable[[], None] = lambda: None
@@ -74,6 +76,11 @@ class Settler:
         with self._lock:
             return len(self._endings) + len(self._unplaced)
 
+    @property
+    def idle(self) -> bool:
+        """Whether no ending waits or is being recorded."""
+        return not self._stepping and self.unsettled == 0
+
     # --- the duty ---
 
     def pending(self) -> float | None:
@@ -85,6 +92,13 @@ class Settler:
 
     def step(self) -> None:
         """One batch."""
+        self._stepping = True
+        try:
+            self._step()
+        finally:
+            self._stepping = False
+
+    def _step(self) -> None:
         with self._lock:
             chunks = [self._chunks.popleft() for _ in range(min(len(self._chunks), BATCH))]
             batch = [self._endings.popleft() for _ in range(min(len(self._endings), BATCH))]
@@ -224,6 +238,9 @@ class Settler:
         return [row for row in self._context.store.owners_of(list(tokens)) if row.token == tokens[row.session_id]]
 
     def _unpark(self, items: Sequence[Unparked]) -> None:
+        for item in items:
+            if not item.empty:  # held before it is free: nobody starts a second tree beside the one that stays
+                self._context.store.hold_session(item.session_id, None, HoldReason.UNKILLABLE, until_in=None)
         pairs = [(item.session_id, item.token) for item in items]
         for (session_id, token), after in zip(
             pairs, self._context.store.drop_owner(self._context.worker_id, pairs), strict=True

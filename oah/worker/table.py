@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 
@@ -28,6 +28,8 @@ class Phase(StrEnum):
     ENDING = "ending"
     """The agent is gone or going; what SQL says of the row is the settler's business."""
     PARKED = "parked"
+    TAKEN = "taken"
+    """Parked and claimed: its next run is being started, nobody ends its agent meanwhile."""
 
 
 @dataclass(slots=True)
@@ -75,18 +77,16 @@ class Table:
             self._pending.add(request)
             return self._counter
 
-    def answered(self, request: ClaimToken, claimed: Iterable[Claimed], *, sent_at: float) -> None:
-        """The claim was answered: its sessions are ours, and listed from now on."""
+    def answered(self, request: ClaimToken, claimed: Iterable[Claimed], *, sent_at: float) -> list[Claimed]:
+        """The claim was answered: its sessions are ours, and listed from now on. Returns those that may be started.
+
+        A parked session whose agent is being ended is not among them (its new token comes after the tree's end), nor
+        is one that runs already.
+        """
         with self._lock:
-            for claim in claimed:
-                entry = self._entries.get(claim.session_id)
-                if entry is not None and entry.token == claim.token:
-                    entry.redis_at = max(entry.redis_at, sent_at)
-                    continue
-                self._entries[claim.session_id] = Entry(
-                    claim.session_id, claim.token, Phase.CLAIMED, claim.ready_class, sent_at
-                )
             self._pending.discard(request)
+            ours = [self._take(claim, sent_at) for claim in claimed]
+            return [claim for claim in ours if claim is not None]
 
     def forget_request(self, request: ClaimToken) -> None:
         """The claim is given up (epoch, rebuilding): what it may have taken goes back with the next renewal, whose
@@ -127,6 +127,24 @@ class Table:
         with self._lock:
             entry = self._mine(session_id, token)
             if entry is None:
+                return False
+            entry.phase = Phase.ENDING
+            return True
+
+    def untaken(self, session_id: SessionId, token: ClaimToken) -> None:
+        """Nothing was started, and Redis has it parked again."""
+        with self._lock:
+            entry = self._mine(session_id, token)
+            if entry is not None and entry.phase is Phase.TAKEN:
+                entry.phase = Phase.PARKED
+
+    def unpark(self, session_id: SessionId, token: ClaimToken) -> bool:
+        """Its warm agent is to be ended; False: not now, it has been claimed for its next run."""
+        with self._lock:
+            entry = self._mine(session_id, token)
+            if entry is None:
+                return True
+            if entry.phase not in (Phase.PARKED, Phase.ENDING):
                 return False
             entry.phase = Phase.ENDING
             return True
@@ -252,6 +270,23 @@ class Table:
     def __len__(self) -> int:
         with self._lock:
             return len(self._entries)
+
+    def _take(self, claim: Claimed, sent_at: float) -> Claimed | None:
+        entry = self._entries.get(claim.session_id)
+        if entry is None or (entry.token != claim.token and entry.phase is Phase.CLAIMED):
+            self._entries[claim.session_id] = Entry(
+                claim.session_id, claim.token, Phase.CLAIMED, claim.ready_class, sent_at
+            )
+            return replace(claim, parked=False)  # whatever agent it had, it is not ours
+        if entry.token != claim.token:
+            # Redis forgot whose it is. What we own goes on; the start says so, unless SQL knows no owner any more.
+            return replace(claim, parked=False)
+        entry.redis_at = max(entry.redis_at, sent_at)
+        if entry.phase is Phase.PARKED:
+            entry.phase = Phase.TAKEN
+        elif entry.phase is not Phase.CLAIMED:
+            return None
+        return claim
 
     def _mine(self, session_id: SessionId, token: ClaimToken) -> Entry | None:
         entry = self._entries.get(session_id)

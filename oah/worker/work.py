@@ -65,10 +65,11 @@ class Orphaned:
 
 @dataclass(frozen=True, slots=True)
 class Unparked:
-    """A warm agent was ended and its tree verified empty: the owner row goes."""
+    """A warm agent was ended: the owner row goes. ``empty`` False: its tree could not be emptied, so it is held."""
 
     session_id: SessionId
     token: ClaimToken
+    empty: bool = True
 
 
 Ending = Finished | Returned | Orphaned | Unparked

@@ -39,6 +39,12 @@ log = logging.getLogger(__name__)
 BEAT = 0.25
 """Seconds between two answers of the main loop to the watchdog."""
 
+CLAIMS_END = 5.0
+"""Seconds that a drain waits for a claim or a start that is under way; later ones are left to their lease."""
+
+FLUSH_ENDS = 10.0
+"""Seconds that a drain waits for outcomes to be recorded."""
+
 
 class Worker(ThreadComponent):
     """A worker as a component; its thread is the main loop."""
@@ -60,6 +66,7 @@ class Worker(ThreadComponent):
             idle=rules.warm_idle,
             clock=context.clock,
             ended=self._agent_ended,
+            may_end=self.table.unpark,
         )
         self._settler = Settler(context, self.table, self._parked, wake=self._engines[0].wake)
         self._claimer = Claimer(context, self.table, self._slots, wake=self._engines[-1].wake)
@@ -68,9 +75,11 @@ class Worker(ThreadComponent):
         self._claimer.started = self._teller.begun
         self._settler.happened = self._teller.happened
         self._settler.called = self._claimer.hint
-        self._settler.settled = self._engines[-1].wake
+        self._settler.settled = self._settled
         self._keeper = Keeper(context, self.table, self._slots, self._settler)
         self._keeper.parked = self._parked
+        self._keeper.taking = lambda: not self._cordoned
+        self._keeper.cordon = self._cordon_self
         self._attempts = Attempts(
             context, self.table, self._parked, self._settler, cordon=self._cordon_self, draining=lambda: self._draining
         )
@@ -79,10 +88,11 @@ class Worker(ThreadComponent):
         self._renew = Renew(context, self.table, self._vigil, mark_now=self._mark_now)
         self._mark = Mark(context, self.table, self._vigil, self._renew, self)
         self._mark_loop = self._loop("mark", self._mark, rules.period)
+        self._heartbeat_loop = self._loop("heartbeat", self._heartbeat, rules.heartbeat)
         self._loops = [
             self._loop("renew", self._renew, rules.period),
             self._mark_loop,
-            self._loop("heartbeat", self._heartbeat, rules.heartbeat),
+            self._heartbeat_loop,
             self._loop("keeper", self._keeper, timedelta(seconds=1)),
         ]
         if context.one_engine:
@@ -156,7 +166,7 @@ class Worker(ThreadComponent):
             part.watch(self._part_ended)
             part.start()
         self._phase = WorkerState.IDLE
-        self._loops[2].wake()
+        self._heartbeat_loop.wake()
         log.info("worker %s serves %s", self.id, ", ".join(map(str, self._context.lanes)))
         while not self.stopping.wait(BEAT) and self._crash is None:
             self._vigil.beat()
@@ -202,15 +212,17 @@ class Worker(ThreadComponent):
         self._phase, self._draining = WorkerState.STOPPING, True
         self._claimer.stopped = True
         log.info("worker %s drains", self.id)
-        with contextlib.suppress(OahError):
-            self.report()
-        self._keeper.end(self._parked.sessions())
+        self._heartbeat_loop.wake()
+        # A start under way may still bring an assignment.
+        self._wait_until(lambda: not self._claimer.busy, CLAIMS_END)
+        self._end_parked()
         self._wait_idle(None)
         for assignment in self._slots.working:
             assignment.give_back = True
             end_soon(assignment.agent)
         self._wait_idle(30.0)
-        self._keeper.end(self._parked.sessions())
+        self._flush()
+        self._end_parked()  # also of those whose last turn was recorded just now
         self._flush()
         for part in (self._ear, *self._loops, *reversed(self._engines), self._teller):
             part.stop(timedelta(0))
@@ -230,12 +242,25 @@ class Worker(ThreadComponent):
                 return False
         return True
 
+    def _end_parked(self) -> None:
+        """All at once, and without keeping the main loop from answering: an agent that ends slowly takes its grace."""
+        ends = [threading.Thread(target=self._keeper.end, args=([s],), daemon=True) for s in self._parked.sessions()]
+        for end in ends:
+            end.start()
+        for end in ends:
+            while end.is_alive():
+                self._vigil.beat()
+                end.join(BEAT)
+
     def _flush(self) -> None:
         """What has ended is recorded: in SQL, or on this machine's disk for the next incarnation."""
+        self._wait_until(lambda: self._settler.idle, FLUSH_ENDS)
+
+    def _wait_until(self, done: Callable[[], bool], seconds: float) -> None:
+        """At most so long, answering the watchdog."""
         begun = self._context.clock.monotonic()
-        while self._settler.unsettled and self._context.clock.monotonic() - begun < 10.0:
+        while not done() and self._context.clock.monotonic() - begun < seconds:
             self._vigil.beat()
-            self.stopping.wait(0)
             threading.Event().wait(0.02)
 
     # --- told by the parts ---
@@ -273,6 +298,8 @@ class Worker(ThreadComponent):
                 case CommandKind.CORDON:
                     self._set_cordoned(cordoned=True)
                 case CommandKind.UNCORDON:
+                    # Also the end of a drain that did not end the process: what is claimed must not be given back.
+                    self._draining = self._phase is WorkerState.STOPPING
                     self._set_cordoned(cordoned=False)
                 case CommandKind.DRAIN:
                     self._draining = True
@@ -286,8 +313,9 @@ class Worker(ThreadComponent):
 
     def _set_cordoned(self, *, cordoned: bool) -> None:
         self._cordoned = self._claimer.cordoned = cordoned
-        self._loops[2].wake()
+        self._heartbeat_loop.wake()
         self._claimer.hint()
+        self._ear.undeafen()
 
     def _cordon_self(self, reason: str) -> None:
         log.error("cordoned: %s", reason)
@@ -304,6 +332,12 @@ class Worker(ThreadComponent):
 
     def _agent_ended(self, warm: Warm, *, empty: bool) -> None:
         self._keeper.ended(warm, empty=empty)
+
+    def _settled(self) -> None:
+        """Outcomes that bounded the claims are gone."""
+        self._engines[-1].wake()
+        if self._ear.deaf and self._claimer.wanted() > 0:
+            self._ear.undeafen()
 
     def _mark_now(self) -> None:
         self._mark_loop.wake()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 
+import pytest
+
 from oah.core.model.ids import ClaimToken, SessionId
+from oah.errors import AgentError
 from oah.ports.agent import TurnControl, TurnRequest, TurnResult
 from oah.worker.parked import Parked, Warm
 from tests.support import eventually
@@ -35,6 +38,13 @@ class WarmAgent:
     def close(self, grace: timedelta) -> bool:
         self.closed.set()
         return self.may_close.wait(10)
+
+
+class Stubborn(WarmAgent):
+    """Its tree cannot be emptied."""
+
+    def close(self, grace: timedelta) -> bool:
+        return False
 
 
 class Told:
@@ -87,6 +97,16 @@ def test_a_dead_agent_is_never_handed_out() -> None:
     agent.warm = False
     assert store.take(SessionId("s")) is None
     assert agent.closed.is_set()
+
+
+def test_a_dead_agent_whose_tree_stays_is_an_error_of_who_wants_the_session() -> None:
+    clock, agent = StillClock(), Stubborn()
+    store = parked(Told(), clock)
+    store.put(SessionId("s"), T, agent)
+    agent.warm = False
+    with pytest.raises(AgentError) as caught:
+        store.take(SessionId("s"))
+    assert caught.value.code == "agent_unkillable"
 
 
 def test_whoever_wants_the_session_waits_until_its_old_tree_is_gone() -> None:

@@ -1,0 +1,182 @@
+"""Claims of sessions that this worker keeps warm already, and of those it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from oah.core.model.ids import ClaimToken, SessionId, WorkerId
+from oah.core.model.run import ReadyClass
+from oah.core.model.session import HoldReason, Place
+from oah.errors import InDoubt, Unavailable
+from oah.ports.broker import Claimed, ClaimReply, Free, Freed, Target
+from oah.ports.store import AfterRun, AlreadyActive, NothingEligible
+from oah.worker.claimer import Claimer
+from oah.worker.keeper import Keeper
+from oah.worker.parked import Parked
+from oah.worker.settler import Settler
+from oah.worker.slots import Slots
+from oah.worker.table import Phase, Table
+from oah.worker.work import Assignment
+from tests.support.clock import StillClock
+from tests.support.worker_doubles import Scripted, WarmAgent, context, started
+
+S, T, U = SessionId("ses_1"), ClaimToken("a" * 32), ClaimToken("f" * 32)
+CALLED = ClaimReply((Claimed(S, T, True, ReadyClass.INTERACTIVE),), False, None, timedelta(0))
+NEW = ClaimReply((Claimed(S, U, False, ReadyClass.INTERACTIVE),), False, None, timedelta(0))
+GONE = AfterRun(True, None)
+REFUSED = AfterRun(False, None)
+
+
+class Desk:
+    """The parts of a worker around one session, whose warm agent is parked; nothing runs by itself."""
+
+    def __init__(self, agent: WarmAgent | None = None, *, store: Scripted, **broker: Any) -> None:
+        answers = {"claim": [CALLED], "free": [[Freed(Place.PARKED)]], "publish": [None], "popped": [None], **broker}
+        self.clock, self.store, self.redis = StillClock(), store, Scripted(**answers)
+        self.context = context(store, self.redis, clock=self.clock)
+        self.table = Table(lease=self.context.rules.lease, margin=self.context.rules.margin)
+        self.assigned: list[Assignment] = []
+        slots = Slots(2, execute=self.assigned.append, freed=lambda: None, crashed=lambda error: None)
+        self.slots = slots
+        self.parked = Parked(
+            capacity=2,
+            idle=timedelta(seconds=60),
+            clock=self.clock,
+            ended=lambda warm, *, empty: self.keeper.ended(warm, empty=empty),
+            may_end=self.table.unpark,
+        )
+        self.settler = Settler(self.context, self.table, self.parked, wake=lambda: None)
+        self.keeper = Keeper(self.context, self.table, slots, self.settler)
+        self.keeper.parked = self.parked
+        self.claimer = Claimer(self.context, self.table, slots, wake=lambda: None)
+        self.agent = agent or WarmAgent()
+        self.table.answered(T, [Claimed(S, T, False, ReadyClass.INTERACTIVE)], sent_at=self.clock.seconds)
+        self.table.started(started(S, T), T, begun_at=self.clock.seconds)
+        self.table.parked(S, T)
+        self.parked.put(S, T, self.agent)
+
+    def claim(self) -> None:
+        """A hint, and what comes of it."""
+        self.claimer.hint()
+        self.claimer.step()
+
+    @property
+    def phase(self) -> Phase | None:
+        """How far the session is under its old token."""
+        entry = self.table.get(S, T)
+        return None if entry is None else entry.phase
+
+    def frees(self) -> list[Free]:
+        """What was freed, in order."""
+        return [free for name, args, _ in self.redis.calls if name == "free" for free in args[1]]
+
+
+def starting(act: Callable[[], object] = lambda: None) -> Callable[..., Any]:
+    """A start that succeeds, while something else happens."""
+
+    def start(*args: Any) -> Any:
+        act()
+        return [started(S, T)]
+
+    return start
+
+
+def test_a_session_whose_agent_is_being_ended_is_not_started_under_its_old_token() -> None:
+    """Its owner row is about to go: a run under that token would lose its row, its lease and its place in the table."""
+    store = Scripted(start=[starting()], drop_owner=[[AfterRun(True, ReadyClass.INTERACTIVE)]])
+    desk = Desk(store=store)
+    desk.agent._on_close = desk.claim
+    desk.keeper.end([S])
+    assert desk.agent.closed == 1 and store.called("start") == 0
+    desk.settler.step()
+    assert desk.frees() == [Free(S, T, Target.READY, ReadyClass.INTERACTIVE)], "it comes back under a new token"
+    assert len(desk.table) == 0
+
+
+def test_an_agent_whose_session_is_being_started_is_not_ended() -> None:
+    desk = Desk(store=Scripted(start=[starting(lambda: desk.keeper.end([S]))]))
+    desk.claim()
+    assert desk.agent.closed == 0 and desk.phase is Phase.RUNNING
+    desk.keeper.end([S])
+    assert desk.agent.closed == 0 and desk.parked.take(S) is desk.agent
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["sql away", "too late"])
+def test_a_called_session_that_is_given_back_is_still_called(*, late: bool) -> None:
+    """Its run waits: nobody else would tell its owner before reconcile."""
+
+    def claim(*args: Any) -> ClaimReply:
+        desk.clock.seconds += 60 if late else 0
+        return CALLED
+
+    desk = Desk(store=Scripted(start=[Unavailable("away")]), claim=[claim])
+    desk.claim()
+    assert desk.frees() == [Free(S, T, Target.PARKED, ReadyClass.INTERACTIVE)]
+    assert desk.phase is Phase.PARKED
+
+
+def test_a_start_in_doubt_that_did_not_happen_leaves_the_session_called() -> None:
+    desk = Desk(store=Scripted(start=[InDoubt("cut")], start_outcome=[[NothingEligible(S)]]))
+    desk.claim()
+    assert desk.frees() == [Free(S, T, Target.PARKED, ReadyClass.INTERACTIVE)]
+
+
+def test_a_parked_session_that_redis_was_not_told_of_is_told_before_the_next_claim() -> None:
+    """Leased in Redis and idle here, it would be renewed for ever, and no run of it would ever call anybody."""
+    desk = Desk(
+        store=Scripted(start=[[NothingEligible(S)]]),
+        claim=[CALLED, ClaimReply((), False, None, timedelta(0))],
+        free=[Unavailable("away"), Unavailable("still"), [Freed(Place.PARKED)]],
+    )
+    desk.claim()
+    assert desk.phase is Phase.TAKEN and desk.claimer.pending() is not None
+    for _ in range(2):
+        desk.clock.seconds += 5
+        desk.claimer.step()
+    assert desk.redis.called("free") == 3 and desk.phase is Phase.PARKED
+    order = [name for name, _, _ in desk.redis.calls if name in ("claim", "free")]
+    assert order == ["claim", "free", "free", "free", "claim"], "never a second claim before it"
+    desk.keeper.end([S])
+    assert desk.agent.closed == 1
+
+
+def test_a_claim_under_another_token_does_not_make_us_forget_what_we_own() -> None:
+    """Redis lost the lease of a session of ours and gave it to us once more: the start answers whose it is."""
+    active = AlreadyActive(S, WorkerId("w.1"), T, True, timedelta(0))
+    desk = Desk(
+        store=Scripted(start=[[active]], owners_of=[[]]),
+        claim=[NEW],
+        restore=[[True]],
+        release=[[Freed(Place.READY)]],
+    )
+    desk.claim()
+    assert desk.store.called("start") == 1
+    assert desk.phase is Phase.PARKED and desk.table.mark_view() == [(S, T)]
+
+
+def test_a_warm_agent_that_cannot_be_killed_holds_its_session() -> None:
+    """A second tree beside it is what must not be; somebody has to look."""
+    cordoned: list[str] = []
+    after = AfterRun(True, ReadyClass.INTERACTIVE, (HoldReason.UNKILLABLE,))
+    desk = Desk(WarmAgent(empty=False), store=Scripted(hold_session=[None], drop_owner=[[after]]))
+    desk.keeper.cordon = cordoned.append
+    desk.keeper.end([S])
+    desk.settler.step()
+    assert [name for name, _, _ in desk.store.calls] == ["hold_session", "drop_owner"]
+    assert cordoned and desk.frees() == [Free(S, T, Target.HELD, None, None, (HoldReason.UNKILLABLE,))]
+
+
+@pytest.mark.parametrize("cordoned", [True, False])
+def test_a_worker_that_takes_nothing_hands_called_sessions_on(*, cordoned: bool) -> None:
+    waiting = SimpleNamespace(session_id=S, ready_class=ReadyClass.INTERACTIVE)
+    desk = Desk(store=Scripted(queued_sessions_of=[[waiting]]))
+    desk.keeper.taking = lambda: not cordoned
+    desk.keeper()
+    desk.clock.seconds += 2
+    desk.keeper()
+    assert desk.agent.closed == int(cordoned), "after the affinity window, though slots are idle"

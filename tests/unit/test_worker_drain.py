@@ -1,0 +1,129 @@
+"""A drain leaves nothing behind and hurts nothing that may still finish; what ends a drain ends all of it."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from oah.core.model.ids import ClaimToken, SessionId
+from oah.core.model.run import ReadyClass
+from oah.core.model.session import Place
+from oah.ports.broker import Claimed, ClaimReply, Freed
+from oah.ports.store import AfterRun, CommandKind
+from oah.worker.worker import Worker
+from tests.support.clock import StillClock
+from tests.support.worker_doubles import Scripted, WarmAgent, context, fence, finished, settled, started
+
+S, T = SessionId("ses_1"), ClaimToken("f" * 32)
+F = fence()
+
+
+class WallClock(StillClock):
+    """Goes on by itself, as a drain's limits need it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tick = threading.Lock()
+
+    def monotonic(self) -> float:
+        with self._tick:
+            self.seconds += 0.01
+            return self.seconds
+
+
+def worker(store: Scripted, **broker: Any) -> tuple[Worker, Scripted]:
+    """A worker of which nothing runs yet."""
+    quiet = {name: [None] for name in ("look", "forget", "publish", "popped", "report")}
+    freed = [lambda epoch, frees: [Freed(Place.IDLE) for _ in frees]]
+    redis = Scripted(**{**quiet, "free": freed, **broker})
+    host = Scripted(live=[()], extend=[None], marked=[None], acknowledged_at=[1e9], abandon=[None], stop=[None])
+    return Worker(context(store, redis, clock=WallClock(), agent_host=host)), redis
+
+
+def own(of: Worker, session_id: SessionId, token: ClaimToken) -> None:
+    """The worker runs a run of this session."""
+    of.table.answered(token, [Claimed(session_id, token, False, ReadyClass.INTERACTIVE)], sent_at=1000.0)
+    of.table.started(started(session_id, token), token, begun_at=1000.0)
+
+
+def late(of: Worker, engine: int, answer: Any) -> Any:
+    """An answer of SQL that comes when the engine was told to stop, or after half a second."""
+
+    def respond(*args: Any) -> Any:
+        of._engines[engine].stopping.wait(0.5)
+        return answer
+
+    return respond
+
+
+def test_the_main_loop_answers_while_warm_agents_end() -> None:
+    """They take their grace; a silent main loop would cost the agents that still work their lives."""
+    of, _ = worker(Scripted(drop_owner=[lambda worker_id, rows: [AfterRun(True, None) for _ in rows]]))
+    beaten = threading.Event()
+    heard: list[bool] = []
+    for number in range(3):
+        session_id = SessionId(f"ses_{number}")
+        own(of, session_id, T)
+        of.table.parked(session_id, T)
+        of._parked.put(session_id, T, WarmAgent(lambda: heard.append(beaten.wait(2))))
+    beat = of._vigil.beat
+    of._vigil.beat = lambda: (beat(), beaten.set())  # type: ignore[method-assign,assignment]
+    of._engines[0].start()
+    of._drain()
+    assert heard == [True] * 3
+    assert len(of.table) == 0
+
+
+def test_a_start_under_way_when_the_drain_begins_is_given_back() -> None:
+    """Its run would be one that nobody runs, until both witnesses are stale."""
+    store = Scripted(start=[None], release=[[AfterRun(True, ReadyClass.INTERACTIVE)]])
+    reply = ClaimReply((Claimed(S, T, False, ReadyClass.INTERACTIVE),), False, None, timedelta(0))
+    of, _ = worker(store, claim=[reply])
+    begun = threading.Event()
+    answer = late(of, 1, [started(S, T)])
+    store.answers["start"] = [lambda *args: (begun.set(), answer())[1]]
+    of._slots.start()
+    for engine in of._engines:
+        engine.start()
+    of._claimer.hint()
+    assert begun.wait(5)
+    of._drain()
+    assert store.called("release") == 1 and len(of.table) == 0
+
+
+def test_an_agent_that_was_parked_during_the_drain_leaves_no_owner_row() -> None:
+    """Its next run would wait for a lease to end."""
+    store = Scripted(settle=[None], drop_owner=[[AfterRun(True, None)]])
+    of, _ = worker(store)
+    store.answers["settle"] = [late(of, 0, [settled()])]
+    own(of, F.session_id, F.token)
+    agent = WarmAgent()
+    of._settler.ended(finished(F, agent))
+    of._engines[0].start()
+    of._drain()
+    assert agent.closed == 1 and store.called("drop_owner") == 1
+    assert len(of.table) == 0
+
+
+def test_uncordon_also_ends_a_drain() -> None:
+    """What is claimed from then on would be given back at once, again and again."""
+    commands = [[SimpleNamespace(kind=kind, by="op")] for kind in (CommandKind.DRAIN, CommandKind.UNCORDON)]
+    of, _ = worker(Scripted(take_commands=commands))
+    of._take_commands()
+    assert of._draining and of._claimer.wanted() == 0
+    of._take_commands()
+    assert not of._draining and of._claimer.wanted() == 2
+
+
+@pytest.mark.parametrize("cordoned", [False, True])
+def test_the_ear_listens_again_when_an_outcome_that_bounded_the_claims_is_settled(*, cordoned: bool) -> None:
+    """Its slot was idle before: the next submit would wait for the end of a wait on control alone."""
+    of, redis = worker(Scripted())
+    of._claimer.cordoned = cordoned
+    of._ear.deaf = True
+    of._settler.settled()
+    assert redis.called("look") == int(not cordoned)
