@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
 from tests.support import eventually
+from tests.support.load import Load
 from tests.support.proxy import Loss
-from tests.support.scenes import PERIOD, Act, Scene, Stuck, play
-from tests.support.servers_redis import RealServer, valkey_binary
+from tests.support.scenes import PERIOD, Scene, Stuck, play
+from tests.support.servers_redis import REDIS_7, RealServer
 from tests.support.servers_sql import PostgresServer
 
 pytestmark = pytest.mark.chaos
@@ -17,56 +17,13 @@ pytestmark = pytest.mark.chaos
 
 @pytest.fixture(scope="module")
 def scene(postgres_server: PostgresServer) -> Iterator[Scene]:
-    with play(postgres_server, RealServer("valkey", valkey_binary()), slots=25) as found:
+    with play(postgres_server, RealServer("redis7", REDIS_7), slots=25) as found:
         yield found
-
-
-@dataclass
-class Load:
-    """Some 200 runs in every state that there is."""
-
-    running: list[str]
-    queued: list[str]
-    delayed: list[str]
-    paused: list[str]
-    parked: list[str]
-    """Sessions with a warm agent and nothing to do."""
-    held: list[str]
-    """The sessions of ``paused``."""
-
-    @staticmethod
-    def begin(act: Act, slots: int) -> "Load":
-        parked = act.sessions(8, "shell")
-        act.wait_terminal(act.submit_all(parked, "x=kept; echo ready"))
-        held = act.sessions(10)
-        for session in held:
-            act.client.pause_session(session)
-        paused = [*act.submit_all(held, "0.1"), *act.submit_all(held, "0.1")]
-        running = act.submit_all(act.sessions(slots), "9")
-        act.wait_running(running)
-        behind = act.sessions(40)
-        queued = [run for _ in range(3) for run in act.submit_all(behind, "0.05")]
-        delayed = act.submit_all(act.sessions(15), "0.1", delay_seconds=4)
-        delayed += act.submit_all(behind[:15], "0.1", delay_seconds=5)
-        return Load(running, queued, delayed, paused, parked, held)
-
-    def end(self, act: Act) -> None:
-        """All that may run ends; the paused ones have not moved, and run once they may."""
-        again = act.submit_all(self.parked, "echo $x")
-        act.wait_terminal([*self.running, *self.queued, *self.delayed, *again])
-        rows = act.rows(self.paused)
-        assert {(row["status"], row["attempt"]) for row in rows.values()} == {("queued", 0)}, "ran while paused"
-        for session in self.held:
-            act.client.resume_session(session)
-        act.wait_terminal(self.paused)
-        act.untouched([*self.running, *self.queued, *self.delayed, *self.paused, *again])
-        kept = [act.client.result(run)["output"] for run in again]
-        assert all("kept" in output for output in kept), f"warm agents were lost: {kept}"
 
 
 def test_a_flush_under_load_interrupts_nothing_and_loses_nothing(scene: Scene) -> None:
     with scene.act() as act:
-        load = Load.begin(act, 12)
+        load = Load.begin(act, running=12)
         took = []
         for _ in range(3):
             begun, before = time.monotonic(), scene.epoch()
@@ -80,6 +37,27 @@ def test_a_flush_under_load_interrupts_nothing_and_loses_nothing(scene: Scene) -
             took.append(round(time.monotonic() - begun, 2))
         print(f"{len(act.runs)} runs; another epoch after {took} s")
         load.end(act)
+
+
+def test_an_old_snapshot_under_load_interrupts_nothing_and_loses_nothing(scene: Scene) -> None:
+    """The server comes back with the right epoch and yesterday's queues."""
+    with scene.act() as act:
+        load = Load.begin(act, running=12, seconds=12)
+        redis = scene.server.client()
+        redis.save()
+        before = scene.epoch()
+        act.wait_terminal(load.queued[:20])
+        newer = act.submit_all(act.sessions(10), "0.1") + act.submit_all(act.sessions(4), "10")
+        act.wait_running(newer[10:])
+        scene.server.stop()
+        scene.server.start()
+        assert scene.server.client().hget("oah:{0}:epoch", "id").decode() == before
+        begun = time.monotonic()
+        eventually(lambda: scene.epoch() not in (None, before), within=20, every=0.05, what="another epoch")
+        print(f"{len(act.runs)} runs; another epoch {time.monotonic() - begun:.2f} s after the snapshot was loaded")
+        load.end(act)
+        act.wait_terminal(newer)
+        act.untouched(newer)
 
 
 def test_every_twentieth_answer_of_redis_is_lost(scene: Scene) -> None:
@@ -134,3 +112,29 @@ def test_every_eighth_commit_is_in_doubt(scene: Scene) -> None:
         rows = scene.query("SELECT count(*) FROM runs WHERE session_id = ANY(%s)", [*ledgers, *shells])
         assert rows[0][0] == len(act.runs), "a submit was accepted twice"
         act.untouched(act.runs)
+
+
+def test_a_redis_without_room_stops_dispatch_and_nothing_else(scene: Scene) -> None:
+    """HB13: over maxmemory nobody's lease may end; all agents finish, submits are accepted, and dispatched later."""
+    with scene.act() as act:
+        running = act.submit_all(act.sessions(48), "7")
+        again = act.submit_all(act.sessions(2, "shell"), "sleep 6; echo done")
+        act.wait_running([*running, *again], within=60)
+        scene.server.client().config_set("maxmemory", "1mb")
+        later, slowest = [], 0.0
+        for session in act.sessions(10):
+            begun = time.monotonic()
+            later.append(act.submit(session, "0.2"))
+            slowest = max(slowest, time.monotonic() - begun)
+        act.wait_terminal([*running, *again], within=60)
+        act.untouched([*running, *again])
+        assert scene.server.client().info("errorstats")["errorstat_OOM"]["count"] > 0
+        assert {(row["status"], row["attempt"]) for row in act.rows(later).values()} == {("queued", 0)}
+        scene.server.client().config_set("maxmemory", 0)
+        freed = time.monotonic()
+        act.wait_terminal(later, within=30)
+        print(
+            f"slowest submit {slowest:.3f} s; dispatched and done {time.monotonic() - freed:.2f} s after there was room"
+        )
+        assert slowest < 1
+        act.untouched(later)

@@ -9,7 +9,7 @@ import pytest
 
 from oah.client import Client
 from tests.support import eventually
-from tests.support.scenes import LEASE, LIFE, Act, Scene, play
+from tests.support.scenes import LEASE, LIFE, Act, Scene, boottime, play
 from tests.support.servers_redis import RealServer, valkey_binary
 from tests.support.servers_sql import PostgresServer
 
@@ -71,10 +71,6 @@ def test_redis_away_for_three_leases_kills_no_agent(scene: Scene, emptied: bool)
         print(f"emptied={emptied}: slowest submit {slowest:.3f} s, dispatch resumed after {resumed:.2f} s")
         assert slowest < 1
         assert resumed < 5
-
-
-def boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def test_a_worker_cut_from_both_stores_loses_its_agents_in_time(scene: Scene) -> None:

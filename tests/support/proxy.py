@@ -79,7 +79,8 @@ class Loss(StrEnum):
 
 
 class Proxy:
-    """Listens on ``listen`` and speaks to ``target``. All methods are for the test's thread."""
+    """Listens on ``listen`` and speaks to ``target``: from ``heal`` on, before nothing is there to connect to. All
+    methods are for the test's thread."""
 
     def __init__(self, listen: Path, target: Path, *, replies: Callable[[], Replies] = RedisReplies) -> None:
         self.listen = listen
@@ -105,21 +106,16 @@ class Proxy:
         """Of a Redis behind it."""
         return f"unix://{self.listen}"
 
-    def start(self) -> Proxy:
-        """Listen. Until then, and between ``cut`` and ``heal``, nothing is there to connect to."""
-        self._call(self._start())
-        return self
-
     def stall(self) -> None:
         """A black hole: connections stay and open, nothing passes. With ``heal`` what was sent arrives, late."""
         self._loop.call_soon_threadsafe(self._gate.clear)
 
     def cut(self) -> None:
-        """End every connection and take no new ones."""
+        """End every connection and take no new ones, until ``heal``."""
         self._call(self._cut())
 
     def heal(self) -> None:
-        """Undo ``stall``, ``cut``, ``lose`` and ``delay``."""
+        """Listen, and undo ``stall``, ``cut``, ``lose`` and ``delay``."""
         self._every, self._delay = 0, 0.0
         self._call(self._start())
         self._loop.call_soon_threadsafe(self._gate.set)

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,11 @@ LIFE = LEASE - PERIOD
 """How long an agent outlives the last confirmation."""
 
 TERMINAL = ("completed", "failed", "cancelled", "timed_out")
+
+
+def boottime() -> float:
+    """The clock of ledgers and deadlines, in seconds."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass
@@ -179,6 +184,7 @@ class Act:
         self.scene = scene
         self.ledger = ledger
         self.runs: list[str] = []
+        self._writing: set[str] = set()
 
     @property
     def client(self) -> Client:
@@ -186,6 +192,8 @@ class Act:
 
     def session(self, agent: str = "ledger") -> str:
         found: str = self.client.create_session(agent, env={"OAH_LEDGER": str(self.ledger)})["id"]
+        if agent == "ledger":
+            self._writing.add(found)
         return found
 
     def sessions(self, count: int, agent: str = "ledger") -> list[str]:
@@ -212,13 +220,14 @@ class Act:
         return {row[0]: dict(zip(names.split(", "), row, strict=True)) for row in found}
 
     def wait_running(self, runs: Sequence[str], *, within: float = 30) -> None:
-        """Until SQL says that all run and their agents write."""
+        """Until SQL says that all run, and those that write a ledger write."""
 
         def all_run() -> bool:
             return all(row["status"] == "running" for row in self.rows(runs).values())
 
         eventually(all_run, within=within, every=0.1, what="all runs run")
-        eventually(lambda: set(runs) <= {line.run for line in self.lines()}, within=20, every=0.2, what="they write")
+        writers = {run for run, row in self.rows(runs).items() if self._writes(row)}
+        eventually(lambda: writers <= {line.run for line in self.lines()}, within=20, every=0.2, what="they write")
 
     def wait_terminal(self, runs: Sequence[str] | None = None, *, within: float = 60) -> None:
         """Until SQL says that all have ended."""
@@ -255,9 +264,7 @@ class Act:
         assert not found, f"{len(found)} violations: {found[:5]}"
 
     def _writes(self, row: dict[str, Any]) -> bool:
-        if not hasattr(self, "_agents"):
-            self._agents = dict(self.scene.query("SELECT id, agent FROM sessions"))
-        return bool(self._agents.get(row["session_id"]) == "ledger")
+        return row["session_id"] in self._writing
 
     def explain(self) -> str:
         """What is not terminal, and where Redis has it."""
@@ -330,42 +337,41 @@ class Stuck:
         self.idle = max(self.idle, now - self._starts[1])
 
 
-@contextmanager
-def play(postgres: PostgresServer, server: RealServer, *, workers: int = 2, slots: int = 8) -> Iterator[Scene]:
-    """A scene for as long as the block lasts."""
-    directory = Path(tempfile.mkdtemp(prefix="oah-s-", dir="/tmp"))
-    database = postgres.create()
-    parts = conninfo_to_dict(postgres.url(database))
+def ends_in(place: Path, server: RealServer, database_url: str, stack: ExitStack) -> Ends:
+    """Proxies of their own in this directory."""
+    place.mkdir()
+    parts = conninfo_to_dict(database_url)
     socket = Path(f"{parts['host']}/.s.PGSQL.{parts.get('port') or 5432}")
-    proxies: list[Proxy] = []
+    redis = Proxy(place / "r", server.socket)
+    sql = Proxy(place / ".s.PGSQL.5432", socket, replies=Commits)
+    for proxy in (redis, sql):
+        stack.callback(proxy.close)
+    return Ends(redis, sql, f"postgresql://{parts['user']}@/{parts['dbname']}?host={place}")
 
-    def ends(name: str) -> Ends:
-        place = directory / name
-        place.mkdir()
-        redis = Proxy(place / "r", server.socket).start()
-        sql = Proxy(place / ".s.PGSQL.5432", socket, replies=Commits).start()
-        proxies.extend([redis, sql])
-        return Ends(redis, sql, f"postgresql://{parts['user']}@/{database}?host={place}")
 
-    server.start()
-    near, far = ends("near"), ends("far")
-    install_testing_agents(directory / "d")
-    fleet = Fleet(
-        directory / "d",
-        workers=workers,
-        slots=slots,
-        database_url=far.database_url,
-        redis_url=far.redis.url,
-        lease_seconds=LEASE,
-        own={"worker-1": near.env},
-    )
-    try:
+@contextmanager
+def play(postgres: PostgresServer, server: RealServer, *, slots: int = 8) -> Iterator[Scene]:
+    """A scene with two workers for as long as the block lasts."""
+    with ExitStack() as stack:
+        directory = Path(tempfile.mkdtemp(prefix="oah-s-", dir="/tmp"))
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        database = postgres.create()
+        stack.callback(postgres.drop, database)
+        stack.callback(server.remove)
+        server.start()
+        near, far = (ends_in(directory / name, server, postgres.url(database), stack) for name in ("near", "far"))
+        near.heal()
+        far.heal()
+        install_testing_agents(directory / "d")
+        fleet = Fleet(
+            directory / "d",
+            workers=2,
+            slots=slots,
+            database_url=far.database_url,
+            redis_url=far.redis.url,
+            lease_seconds=LEASE,
+            own={"worker-1": near.env},
+        )
         with fleet:
             yield Scene(fleet, server, postgres, database, near, far)
         assert fleet.stubborn == [], f"had to be killed: {fleet.stubborn}\n{fleet.report()}"
-    finally:
-        for proxy in proxies:
-            proxy.close()
-        server.remove()
-        postgres.drop(database)
-        shutil.rmtree(directory, ignore_errors=True)

@@ -5,6 +5,7 @@ Real servers are started once a session, on Unix sockets in short directories. A
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -39,12 +40,14 @@ class RealServer:
         self.socket = self.directory / "s"
         self.url = f"unix://{self.socket}"
         self.settings = settings
+        self.env: dict[str, str] = {}
+        """Added to its environment."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         words = ["--port", "0", "--unixsocket", str(self.socket), "--dir", str(self.directory), "--save", ""]
         words += ["--logfile", str(self.directory / "log"), "--enable-debug-command", "yes", *self.settings]
-        self.process = subprocess.Popen([self.binary, *words], stdin=subprocess.DEVNULL)
+        self.process = subprocess.Popen([self.binary, *words], stdin=subprocess.DEVNULL, env={**os.environ, **self.env})
         eventually(self._answers, within=15, what=f"{self.name} answers")
 
     def stop(self) -> None:

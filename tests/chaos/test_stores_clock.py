@@ -1,0 +1,82 @@
+"""The clock of the host that Redis runs on jumps."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import eventually
+from tests.support.scenes import LEASE, LIFE, Scene, boottime, play
+from tests.support.servers_redis import RealServer, valkey_binary
+from tests.support.servers_sql import PostgresServer
+
+pytestmark = pytest.mark.chaos
+
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+
+
+class FalseClock(RealServer):
+    """A Redis whose wall clock is wrong by what ``shift`` was told last."""
+
+    def __init__(self) -> None:
+        # Debian's server does not start under this library: its allocator asks for the time before it is there.
+        super().__init__("valkey", valkey_binary())
+        assert FAKETIME.exists(), f"{FAKETIME} is missing: install Debian's faketime"
+        self._file = self.directory / "shift"
+        self.shift(0)
+        self.env = {
+            "LD_PRELOAD": str(FAKETIME),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
+
+    def shift(self, seconds: int) -> None:
+        self._file.write_text(f"{seconds:+d}s\n")
+
+    def off_by(self) -> float:
+        """What it is wrong by, by its own answer."""
+        seconds, micros = self.client().time()
+        return float(seconds + micros / 1e6 - time.time())
+
+
+@pytest.fixture(scope="module")
+def server() -> FalseClock:
+    return FalseClock()
+
+
+@pytest.fixture(scope="module")
+def scene(postgres_server: PostgresServer, server: FalseClock) -> Iterator[Scene]:
+    with play(postgres_server, server, slots=12) as found:
+        yield found
+
+
+def test_a_redis_clock_that_jumps_moves_no_session_of_a_living_agent(scene: Scene, server: FalseClock) -> None:
+    """HB4: a minute ahead, every lease has passed. Who has a fresh mark is left alone; a worker that cannot mark loses
+    its agents first, and its sessions a lease later."""
+    with scene.act() as act:
+        with scene.only("worker-2"):
+            fresh = act.submit_all(act.sessions(4), "20")
+            act.wait_running(fresh)
+        with scene.only("worker-1"):
+            blind = act.submit_all(act.sessions(2), "30")
+            act.wait_running(blind)
+        scene.near.sql.stall()
+        cut = boottime()
+        eventually(lambda: boottime() > cut + LEASE + 1, within=LEASE + 5, what="its marks are older than a lease")
+        assert {row["attempt"] for row in act.rows().values()} == {1}, "the other witness has kept them"
+        server.shift(60)
+        jumped = boottime()
+        assert 59 < server.off_by() < 61
+        eventually(lambda: [x for x in act.lines() if x.attempt == 2], within=40, every=0.2, what="a successor writes")
+        died = max(line.at for line in act.lines() if line.run in blind and line.attempt == 1) / 1e9
+        first = min(line.at for line in act.lines() if line.attempt == 2) / 1e9
+        print(f"last line {died - jumped:.2f} s after the jump, first of a successor {first - jumped:.2f} s after it")
+        assert died <= jumped + LIFE + 0.5
+        assert first >= jumped + LEASE - 0.1
+        scene.near.heal()
+        for run in blind:
+            act.client.cancel(run)
+        act.wait_terminal(within=40)
+        act.untouched(fresh)
