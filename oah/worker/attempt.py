@@ -186,7 +186,12 @@ class Attempts:
         run, session = assignment.started.run, assignment.started.session
         agent = self._parked.take(session.id)
         if agent is not None:
-            agent.bind(run_id=run.id, attempt=run.attempt)
+            try:
+                agent.bind(run_id=run.id, attempt=run.attempt)
+            except Exception as error:
+                if not agent.close(CLOSE_GRACE):
+                    raise AgentError("the agent's process tree could not be killed", code="agent_unkillable") from error
+                raise
             self._context.telemetry.count("oah_agents_opened_total", agent="warm")
             assignment.agent = agent
             return agent, "warm"

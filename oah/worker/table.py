@@ -157,11 +157,15 @@ class Table:
                 entry.phase, entry.fence, entry.suspect = Phase.PARKED, None, False
 
     def drop(self, session_id: SessionId, token: ClaimToken) -> Entry | None:
-        """The session is no longer ours (freed, released, lost)."""
+        """The session is no longer ours (freed, released, lost). Should Redis think otherwise, the next renewal gives
+        it back, so its number is a later one."""
         with self._lock:
             entry = self._mine(session_id, token)
-            self._left += entry is not None
-            return self._entries.pop(session_id) if entry is not None else None
+            if entry is None:
+                return None
+            self._left += 1
+            self._counter += 1
+            return self._entries.pop(session_id)
 
     def get(self, session_id: SessionId, token: ClaimToken) -> Entry | None:
         """The entry, if it is still ours under this token."""

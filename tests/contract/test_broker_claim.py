@@ -100,6 +100,18 @@ def test_called_sessions_come_first_and_use_slots(desk: Desk) -> None:
     assert names(desk.claim(W1, want=1)) == ["cold"]
 
 
+def test_called_sessions_that_a_full_claim_left_are_more(desk: Desk) -> None:
+    """Nobody else comes for them: their owner claims again as soon as a slot is free."""
+    for name in ("a", "b"):
+        desk.free(name, desk.take(name), Target.PARKED)
+    for name in ("a", "b"):
+        desk.hear(name)
+    reply = desk.claim(W1, want=1)
+    assert names(reply) == ["a"] and reply.more_left
+    reply = desk.claim(W1, want=1)
+    assert names(reply) == ["b"] and not reply.more_left
+
+
 def test_at_most_one_suspect(desk: Desk) -> None:
     for name in "abc":
         desk.ensure(name, cls=ReadyClass.SUSPECT)

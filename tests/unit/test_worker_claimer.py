@@ -15,6 +15,7 @@ from oah.core.model.session import HoldReason, Place
 from oah.errors import InDoubt, Unavailable
 from oah.ports.broker import Claimed, ClaimReply, Free, Freed, Target
 from oah.ports.store import AfterRun, AlreadyActive, NothingEligible
+from oah.worker.attempt import Attempts
 from oah.worker.claimer import Claimer
 from oah.worker.keeper import Keeper
 from oah.worker.parked import Parked
@@ -169,6 +170,21 @@ def test_a_warm_agent_that_cannot_be_killed_holds_its_session() -> None:
     desk.settler.step()
     assert [name for name, _, _ in desk.store.calls] == ["hold_session", "drop_owner"]
     assert cordoned and desk.frees() == [Free(S, T, Target.HELD, None, None, (HoldReason.UNKILLABLE,))]
+
+
+def test_a_warm_agent_that_cannot_be_bound_is_ended_before_its_session_goes_on() -> None:
+    class Unbound(WarmAgent):
+        def bind(self, *, run_id: str, attempt: int) -> None:
+            raise OSError("no space left on device")
+
+    desk = Desk(Unbound(), store=Scripted(start=[starting()]))
+    desk.claim()
+    (assignment,) = desk.slots.working
+    attempts = Attempts(
+        desk.context, desk.table, desk.parked, desk.settler, cordon=lambda reason: None, draining=lambda: False
+    )
+    attempts(assignment)
+    assert desk.agent.closed == 1 and desk.settler.unsettled == 1
 
 
 @pytest.mark.parametrize("cordoned", [True, False])

@@ -58,6 +58,15 @@ def test_a_request_is_pending_until_it_is_answered_and_the_counter_grows() -> No
     assert table.renew_view() == ([Held(S, T)], 3, []), "what U may have taken is older than the next renewal"
 
 
+def test_what_was_dropped_is_older_than_the_next_renewal() -> None:
+    """Redis may not have heard that it was given back: without a later claim it would wait for the lease's end."""
+    table = table_with_a_claim()
+    table.drop(S, T)
+    assert table.renew_view() == ([], 2, [])
+    table.drop(S, T)
+    assert table.renew_view() == ([], 2, []), "once"
+
+
 def test_a_claimed_session_has_no_owner_row_and_is_not_marked() -> None:
     table = table_with_a_claim()
     assert table.mark_view() == []

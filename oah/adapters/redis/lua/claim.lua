@@ -7,10 +7,15 @@
 --   1 if it was parked, class
 -- uses: places owning take
 
+local more = false
+
 local function take_called(taken)
   local suspects = suspect_place and 1 or 0
   for _, sid in ipairs(call('ZRANGE', key_called(worker), 0, want + 7)) do
-    if #taken >= want then break end
+    if #taken >= want then
+      more = true
+      break
+    end
     local s = load_session(sid)
     local deadline = deadline_of(sid)
     if s.state ~= 'parked' or s.worker ~= worker then
@@ -36,7 +41,7 @@ local function next_due()
 end
 
 if epoch_state ~= 'open' then return {'REBUILDING'} end
-local taken, more = {}, false
+local taken = {}
 if call('GET', key_claim(worker)) == request then
   taken = taken_before()
 else
