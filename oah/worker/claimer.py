@@ -57,6 +57,8 @@ class Claimer:
         self._store_down = False
         self._more = False
         self._stepping = False
+        self._turn = 0
+        """Counts claims, for the order of lanes and classes: the table's number also grows by what is given up."""
         self._untold: dict[SessionId, Free] = {}
         """Parked sessions that were claimed and not started, which Redis may still have as leased: nobody would be
         called for them any more."""
@@ -144,6 +146,7 @@ class Claimer:
                 return None
             token = ClaimToken(self._context.ids.nonce())
             counter = self._table.request(token)
+            self._turn += 1
             place = self._table.suspects == 0
             view = View(self._context.lanes, want, place)
             request = ClaimRequest(
@@ -152,7 +155,7 @@ class Claimer:
                 lease=self._context.rules.lease,
                 counter=counter,
                 want=want,
-                order=order(view, self._context.claim_rules, counter=counter),
+                order=order(view, self._context.claim_rules, counter=self._turn),
                 suspect_place=place,
             )
             self._flight = _InFlight(request, self._context.clock.boottime())

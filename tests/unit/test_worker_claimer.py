@@ -12,6 +12,7 @@ import pytest
 from oah.core.model.ids import ClaimToken, SessionId, WorkerId
 from oah.core.model.run import ReadyClass
 from oah.core.model.session import HoldReason, Place
+from oah.core.policy.claim_order import turns
 from oah.errors import InDoubt, Unavailable
 from oah.ports.broker import Claimed, ClaimReply, Free, Freed, Target
 from oah.ports.store import AfterRun, AlreadyActive, NothingEligible
@@ -29,8 +30,7 @@ from tests.support.worker_doubles import Scripted, WarmAgent, context, started
 S, T, U = SessionId("ses_1"), ClaimToken("a" * 32), ClaimToken("f" * 32)
 CALLED = ClaimReply((Claimed(S, T, True, ReadyClass.INTERACTIVE),), False, None, timedelta(0))
 NEW = ClaimReply((Claimed(S, U, False, ReadyClass.INTERACTIVE),), False, None, timedelta(0))
-GONE = AfterRun(True, None)
-REFUSED = AfterRun(False, None)
+BACKGROUND = ReadyClass.BACKGROUND
 
 
 class Desk:
@@ -144,6 +144,20 @@ def test_a_parked_session_that_redis_was_not_told_of_is_told_before_the_next_cla
     assert order == ["claim", "free", "free", "free", "claim"], "never a second claim before it"
     desk.keeper.end([S])
     assert desk.agent.closed == 1
+
+
+def test_what_is_given_up_between_claims_takes_no_class_its_turn() -> None:
+    """Nothing starves, however claims and the ends of sessions alternate."""
+    desk = Desk(
+        store=Scripted(start=[[NothingEligible(S)]]),
+        claim=[lambda epoch, of: ClaimReply((Claimed(SessionId("new"), U, False, BACKGROUND),), False, None, None)],
+        free=[[Freed(Place.IDLE)]],
+    )
+    cycle = turns(desk.context.claim_rules)
+    for _ in cycle:
+        desk.claim()
+    firsts = [args[1].order[1][1] for name, args, _ in desk.redis.calls if name == "claim"]
+    assert sorted(firsts) == sorted(cycle)
 
 
 def test_a_claim_under_another_token_does_not_make_us_forget_what_we_own() -> None:
