@@ -171,11 +171,8 @@ class Claimer:
         self.tick_stale = reply.ticked_ago is None or reply.ticked_ago > TICK_STALE
         if ours:
             self._begin(ours, flight.first_sent)
-        if reply.more_left:
-            if self.wanted() > 0:
-                self.hint()
-            else:
-                self._pass_on()
+        if reply.more_left and self.wanted() > 0:
+            self.hint()  # the script has left a token for whoever else has room
 
     def _begin(self, claimed: Sequence[Claimed], sent_at: float) -> None:
         rules = self._context.rules
@@ -241,13 +238,6 @@ class Claimer:
                 self._table.untaken(claim.session_id, claim.token)
             else:
                 self._untold[claim.session_id] = Free(claim.session_id, claim.token, Target.PARKED, claim.ready_class)
-
-    def _pass_on(self) -> None:
-        """Ready sessions are left and our slots are full: a token that we took belongs to somebody else."""
-        try:
-            self._context.broker.wake(self._context.lanes)
-        except Unavailable:
-            log.debug("token not passed on")
 
     def _give_up(self) -> None:
         """Another epoch or a rebuild: what the request may have taken goes back with a later renewal."""
