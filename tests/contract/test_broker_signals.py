@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from oah.core.model.ids import EpochId, SessionId, WorkerId
+from oah.core.model.ids import EpochId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.session import HoldReason, Place
 from oah.core.model.worker import WorkerReport, WorkerState
 from oah.errors import Unavailable
 from oah.ports.broker import Broker, Target, WakeKind
 from tests.support.broker_desk import BACKGROUND, INTERACTIVE, LANE, W1, W2, Desk, S
+from tests.support.servers_redis import open_epoch
 from tests.support.waiting import eventually
 
 SECOND = timedelta(seconds=1)
@@ -248,6 +249,27 @@ def test_garbage_under_any_key_is_set_aside_and_work_goes_on(desk: Desk, name: s
     assert key in found
     if kind == "string":
         assert found[key] == b"\xff\x00 not what it should be"
+
+
+READ_PLAINLY = ("lanes", "leases", "due", "held", "ready:since:pool/shell:interactive", "active:ws:ws", "poison")
+
+
+@pytest.mark.parametrize("name", READ_PLAINLY)
+def test_reads_of_the_leader_and_of_people_survive_garbage(desk: Desk, name: str) -> None:
+    """Whoever reads first: the scripts need not have met it."""
+    key = f"oah:{{0}}:{name}"
+    desk.hear()
+    desk.client.delete(key)
+    desk.client.set(key, "garbage")
+    for _ in range(2):
+        desk.broker.figures()
+        assert desk.broker.active(WorkspaceId("ws")) == []
+        desk.broker.poison()
+    assert key in dict(desk.broker.poison())
+    desk.ensure()
+    assert desk.claim().sessions[0].session_id == S
+    desk.client.flushall()  # what the garbage replaced is put back by reconcile, which is not here
+    open_epoch(desk.broker)
 
 
 def test_a_hash_that_makes_no_sense_is_set_aside(desk: Desk) -> None:

@@ -8,10 +8,11 @@ from redis import exceptions as foreign
 
 from oah.adapters.redis import failures, keys
 from oah.adapters.redis.epochs import RedisEpochs
-from oah.adapters.redis.link import Answer, Link, Word
+from oah.adapters.redis.link import Answer, Call, Link, Word
 from oah.adapters.redis.protocol import RedisDispatch
 from oah.adapters.redis.registry import RedisRegistry
 from oah.adapters.redis.signals import RedisSignals
+from oah.core.model.ids import SessionId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
 from oah.errors import InvalidRequest
@@ -69,6 +70,11 @@ class RedisBroker(RedisDispatch, RedisEpochs, RedisSignals, RedisRegistry):
             held=held,
         )
 
+    def active(self, workspace_id: WorkspaceId) -> list[SessionId]:
+        """Members of the workspace's cap."""
+        members = self._ask([["SMEMBERS", keys.ACTIVE.at(workspace_id)]])[0]
+        return [SessionId(member.decode("utf-8", "surrogateescape")) for member in members]
+
     def now(self) -> float:
         """The server's clock, in seconds."""
         return _seconds(self._ask([["TIME"]])[0])
@@ -102,7 +108,12 @@ class RedisBroker(RedisDispatch, RedisEpochs, RedisSignals, RedisRegistry):
         RedisSignals.close(self)
 
     def _ask(self, commands: list[list[Word]]) -> list[Answer]:
+        """Plain reads. What lies under a key in another type is set aside, and the key counts as empty."""
         answers = self._link.exchange(commands)
+        misfits = [command for command, answer in zip(commands, answers, strict=True) if failures.misfit(answer)]
+        if misfits:
+            self._link.run(None, [Call("misfit", [str(key)]) for _, key, *_ in misfits])
+            answers = self._link.exchange(commands)
         for answer in answers:
             if isinstance(answer, foreign.ResponseError):
                 raise failures.translate(answer, address=self._link.dial.address)

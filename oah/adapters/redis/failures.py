@@ -51,6 +51,11 @@ def first_word(error: Exception) -> str:
     return str(error).split(" ", 1)[0].rstrip(":")
 
 
+def misfit(answer: object) -> bool:
+    """Whether the key holds something of another type than the command is for."""
+    return isinstance(answer, foreign.ResponseError) and first_word(answer) == "WRONGTYPE"
+
+
 def translate(error: Exception, *, address: str) -> OahError:
     """Connection trouble → Unavailable, over maxmemory → Backpressure, an error of a script → Broken (a bug)."""
     if isinstance(error, OahError):

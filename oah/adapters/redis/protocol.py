@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from redis import exceptions as foreign
 
-from oah.adapters.redis import failures, keys
+from oah.adapters.redis import failures
 from oah.adapters.redis.epochs import RedisEpochs
 from oah.adapters.redis.link import Call, Link
 from oah.adapters.redis.rim import (
@@ -198,12 +198,6 @@ class RedisDispatch:
 
     def limits(self, epoch: EpochId, workspaces: Sequence[WorkspaceLimit]) -> None:
         self._each(epoch, "limits", "limit", [(w.workspace_id, w.weight, w.max_active) for w in workspaces])
-
-    def active(self, workspace_id: WorkspaceId) -> list[SessionId]:
-        answer = self._link.exchange([["SMEMBERS", keys.ACTIVE.at(workspace_id)]])[0]
-        if isinstance(answer, foreign.ResponseError):
-            raise failures.translate(answer, address=self._link.dial.address)
-        return [SessionId(member.decode("utf-8", "surrogateescape")) for member in answer]
 
     def drop_active(self, epoch: EpochId, workspace_id: WorkspaceId, sessions: Sequence[SessionId]) -> int:
         calls = [Call("inactive", [workspace_id], {"session": [(s,) for s in chunk]}) for chunk in chunks(sessions)]

@@ -104,7 +104,7 @@ class RedisSignals:
 
     def _unreadable(self, names: Sequence[str], error: foreign.ResponseError) -> WakeKind | None:
         """Something that is no list lies under one of the keys: the scripts set it aside as they meet it."""
-        if "WRONGTYPE" not in str(error):
+        if not failures.misfit(error):
             raise failures.translate(error, address=self._link.dial.address)
         worker = names[0].rsplit(":", 1)[1]
         lanes = [(name.split("wake:", 1)[1],) for name in names[1:]]

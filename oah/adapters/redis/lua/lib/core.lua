@@ -4,7 +4,12 @@
 local UNREADABLE = {'WRONGTYPE', 'not an integer', 'not a valid float', 'not a float', 'value is out of range'}
 
 local function set_aside(key)
-  local n = redis.call('HINCRBY', key_poison(), 'next', 1) % 100
+  local n = redis.pcall('HINCRBY', key_poison(), 'next', 1)
+  if type(n) == 'table' then
+    redis.call('DEL', key_poison()) -- garbage even here
+    n = redis.call('HINCRBY', key_poison(), 'next', 1)
+  end
+  n = n % 100
   if redis.call('EXISTS', key) == 1 then
     redis.call('RENAME', key, key_poisoned(n))
     redis.call('EXPIRE', key_poisoned(n), 604800)
