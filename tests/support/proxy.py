@@ -101,6 +101,11 @@ class Proxy:
         self._gate.set()
         self._never = asyncio.Event()
 
+    def start(self) -> Proxy:
+        """Heal it, for one expression."""
+        self.heal()
+        return self
+
     @property
     def url(self) -> str:
         """Of a Redis behind it."""
