@@ -13,7 +13,12 @@ from tests.support.servers_sql import PostgresServer
 
 pytestmark = pytest.mark.chaos
 
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+
+def faketime() -> str:
+    """Debian's library; its absence is a failure."""
+    found = next(Path("/usr/lib").rglob("libfaketime.so.1"), None)
+    assert found is not None, "libfaketime.so.1 is missing: install Debian's libfaketime"
+    return str(found)
 
 
 class FalseClock(RealServer):
@@ -22,11 +27,10 @@ class FalseClock(RealServer):
     def __init__(self) -> None:
         # Debian's server does not start under this library: its allocator asks for the time before it is there.
         super().__init__("valkey", valkey_binary())
-        assert FAKETIME.exists(), f"{FAKETIME} is missing: install Debian's faketime"
         self._file = self.directory / "shift"
         self.shift(0)
         self.env = {
-            "LD_PRELOAD": str(FAKETIME),
+            "LD_PRELOAD": faketime(),
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
             "FAKETIME_NO_CACHE": "1",
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",

@@ -14,7 +14,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ import httpx
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from oah.bootstrap.kit import PROFILES_DIR
 from oah.client import Client
 from oah.testing.fleet import Fleet
 from oah.testing.ledger import Line, judge, read_ledger
@@ -350,19 +351,31 @@ def ends_in(place: Path, server: RealServer, database_url: str, stack: ExitStack
 
 
 @contextmanager
-def play(postgres: PostgresServer, server: RealServer, *, slots: int = 8) -> Iterator[Scene]:
-    """A scene with two workers for as long as the block lasts."""
+def play(
+    postgres: PostgresServer,
+    server: RealServer,
+    *,
+    slots: int = 8,
+    cold: bool = False,
+    own: Mapping[str, Mapping[str, str]] | None = None,
+    profiles: Mapping[str, str] | None = None,
+) -> Iterator[Scene]:
+    """A scene with two workers for as long as the block lasts. ``cold``: neither store is there when the processes
+    start, until ``heal``. ``own``: what single processes are told besides. ``profiles``: further agents, as TOML."""
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="oah-s-", dir="/tmp"))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         database = postgres.create()
         stack.callback(postgres.drop, database)
         stack.callback(server.remove)
-        server.start()
         near, far = (ends_in(directory / name, server, postgres.url(database), stack) for name in ("near", "far"))
-        near.heal()
-        far.heal()
+        if not cold:
+            server.start()
+            near.heal()
+            far.heal()
         install_testing_agents(directory / "d")
+        for name, text in (profiles or {}).items():
+            (directory / "d" / PROFILES_DIR / f"{name}.toml").write_text(text)
         fleet = Fleet(
             directory / "d",
             workers=2,
@@ -370,7 +383,8 @@ def play(postgres: PostgresServer, server: RealServer, *, slots: int = 8) -> Ite
             database_url=far.database_url,
             redis_url=far.redis.url,
             lease_seconds=LEASE,
-            own={"worker-1": near.env},
+            own={**(own or {}), "worker-1": {**near.env, **(own or {}).get("worker-1", {})}},
+            wait=not cold,
         )
         with fleet:
             yield Scene(fleet, server, postgres, database, near, far)
