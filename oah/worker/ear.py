@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 
-from oah.errors import Unavailable
+from oah.errors import LeaseError, Unavailable
 from oah.ports.broker import WakeKind
 from oah.runtime.component import ThreadComponent
 from oah.worker.claimer import Claimer
@@ -57,13 +57,13 @@ class Ear(ThreadComponent):
         self.undeafen()
 
     def run(self) -> None:
-        """Until ``stop``; errors of the broker pause it, never end it."""
+        """Until ``stop``; errors of the broker pause it, never end it. Another epoch is the claim's business."""
         self.serving()
         self._claimer.hint()
         while not self.stopping.is_set():
             try:
                 self._listen()
-            except Unavailable as error:
+            except (Unavailable, LeaseError) as error:
                 log.debug("ear: %s", error)
                 self.stopping.wait(0.5)
                 self._claimer.hint()
