@@ -181,7 +181,7 @@ def test_a_claim_costs_the_same_at_200_and_at_200_000_ready_sessions(real_desk: 
     def fill(count: int) -> None:
         """As ensure would write them, but inside the server, in a second."""
         desk.ensure("first")
-        for _ in range(count // 2_000 or 1):
+        for _ in range(-(-count // 2_000)):
             desk.client.eval(FILL, 1, "oah:{0}:", min(count, 2_000))
 
     def cost() -> dict[str, int]:
