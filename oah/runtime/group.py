@@ -16,6 +16,9 @@ from oah.runtime.component import Component
 
 log = logging.getLogger(__name__)
 
+SETTLE = timedelta(seconds=20)
+"""Beyond the grace, to put in order what is over, also when a store is away. Supervisors wait for grace + 30 s."""
+
 
 class Group:
     """Components of one process. `start`, `wait`, `stop` are for its main thread; `request_stop`, `hurry` for any."""
@@ -81,7 +84,7 @@ class Group:
         """Block until a stop is requested or a component ended by itself; False when `timeout` passed before."""
         return self._ended.wait(None if timeout is None else timeout.total_seconds())
 
-    def stop(self, grace: timedelta, *, settle: timedelta = timedelta(seconds=5)) -> list[str]:
+    def stop(self, grace: timedelta, *, settle: timedelta = SETTLE) -> list[str]:
         """Stop all in reverse, the grace shared by all; each gets `settle` beyond it to end.
 
         Returns the names of those that did not end. Repeatable.

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 BATCH = 64
 """Members of one transaction: beyond it the gain is small and the locks are many (measured)."""
 
+STUCK = 2.0
+"""Seconds without a success, while there is something to record, after which a drain no longer waits for it."""
+
 
 class Settler:
     """A duty of an engine: ``pending`` says whether ``step`` has something to do."""
@@ -44,6 +47,9 @@ class Settler:
         self._kept: set[RunFence] = set()
         """Outcomes on this machine's disk."""
         self._store_away = False
+        self._batch: Sequence[Ending] = ()
+        """What is being recorded."""
+        self._trying_since: float | None = None
         self._stepping = False
         self._retry_at = 0.0
         self._backoff = 0.0
@@ -81,6 +87,18 @@ class Settler:
         """Whether no ending waits or is being recorded."""
         return not self._stepping and self.unsettled == 0
 
+    @property
+    def stuck(self) -> bool:
+        """Whether a store has not taken anything for a while, by refusing or by silence."""
+        since = self._trying_since
+        return since is not None and self._context.clock.monotonic() - since > STUCK
+
+    def secure(self) -> None:
+        """Put on the disk whatever is not recorded yet, also what a hanging store may be recording now."""
+        with self._lock:
+            left = [*self._batch, *self._endings]
+        self._keep(left)
+
     # --- the duty ---
 
     def pending(self) -> float | None:
@@ -102,6 +120,9 @@ class Settler:
         with self._lock:
             chunks = [self._chunks.popleft() for _ in range(min(len(self._chunks), BATCH))]
             batch = [self._endings.popleft() for _ in range(min(len(self._endings), BATCH))]
+            self._batch = batch
+        if self._trying_since is None:
+            self._trying_since = self._context.clock.monotonic()
         self._context.telemetry.gauge("oah_outcomes_unsettled", len(batch) + self.unsettled)
         try:
             self._record(chunks, batch)
@@ -109,8 +130,10 @@ class Settler:
         except Unavailable as error:
             self._later(error)
         else:
-            self._backoff = 0.0
+            self._backoff, self._trying_since = 0.0, None
             self.settled()
+        finally:
+            self._batch = ()
 
     def deliver_kept(self) -> list[SessionId]:
         """Deliver what an earlier incarnation could not. Raises Unavailable."""

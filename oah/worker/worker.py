@@ -46,6 +46,10 @@ FLUSH_ENDS = 10.0
 """Seconds that a drain waits for outcomes to be recorded."""
 
 
+PARTS_END = 3.0
+"""Seconds that a drain waits for its threads: one that hangs in a store is left behind, it starts nothing any more."""
+
+
 class Worker(ThreadComponent):
     """A worker as a component; its thread is the main loop."""
 
@@ -226,11 +230,13 @@ class Worker(ThreadComponent):
         self._flush()
         for part in (self._ear, *self._loops, *reversed(self._engines), self._teller):
             part.stop(timedelta(0))
+        begun = self._context.clock.monotonic()
         for part in (self._ear, *self._loops, *self._engines, self._teller):
-            part.join(timedelta(seconds=3))
+            left = PARTS_END - (self._context.clock.monotonic() - begun)
+            part.join(timedelta(seconds=max(left, 0.0)))
         self._context.agent_host.stop()
         with contextlib.suppress(OahError):
-            self._context.broker.forget(self.id)
+            self._context.witness_broker.forget(self.id)
 
     def _wait_idle(self, limit: float | None) -> bool:
         """Wait for the slots so many seconds; None: the grace, which a second signal makes shorter."""
@@ -253,8 +259,12 @@ class Worker(ThreadComponent):
                 end.join(BEAT)
 
     def _flush(self) -> None:
-        """What has ended is recorded: in SQL, or on this machine's disk for the next incarnation."""
-        self._wait_until(lambda: self._settler.idle, FLUSH_ENDS)
+        """What has ended is recorded: in SQL, or on this machine's disk for the next incarnation. A store that is away
+        is not waited for: SQL hears of it then, and a lease in Redis ends by itself."""
+        self._wait_until(lambda: self._settler.idle or self._settler.stuck, FLUSH_ENDS)
+        if not self._settler.idle:
+            log.warning("a store is away: what has ended is kept here")
+            self._settler.secure()
 
     def _wait_until(self, done: Callable[[], bool], seconds: float) -> None:
         """At most so long, answering the watchdog."""

@@ -104,7 +104,7 @@ def test_garbage_under_any_key_is_set_aside(scene: Scene) -> None:
     with scene.act() as act:
         warm, long = act.session("shell"), act.session()
         act.wait_terminal([act.submit(warm, "x=kept")])
-        active = act.submit(long, "15")
+        active = act.submit(long, "10")
         act.wait_running([active])
         delayed = act.submit(act.session(), "0.1", delay=3)
         redis = scene.server.client()

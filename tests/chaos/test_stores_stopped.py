@@ -78,7 +78,7 @@ def test_a_worker_cut_from_both_stores_loses_its_agents_in_time(scene: Scene) ->
     words change nothing, and it works again."""
     with scene.act() as act:
         with scene.only("worker-1"):
-            lost = act.submit_all(act.sessions(3), "8 grandchild")
+            lost = act.submit_all(act.sessions(2), "7 grandchild")
             warm = act.session("shell")
             act.wait_terminal([act.submit(warm, "echo first")])
             act.wait_running(lost)
@@ -163,6 +163,44 @@ def refused_submits(scene: Scene, *, until: float) -> list[float]:
         assert answer.json()["code"]
         eventually(lambda begun=begun: time.monotonic() > begun + 0.5, within=2)  # type: ignore[misc]
     return took
+
+
+def test_a_drain_while_a_store_is_away_ends_in_order(scene: Scene) -> None:
+    """Exit 0 soon after the grace. Without Redis what cannot finish is released in SQL; without SQL what has finished
+    is on the disk, and delivered by the next incarnation before anybody does it again."""
+    with scene.act() as act:
+        with scene.only("worker-1"):
+            released = act.submit_all(act.sessions(2), "30 grandchild")
+            act.wait_running(released)
+        scene.server.signal(signal.SIGSTOP)
+        begun = time.monotonic()
+        scene.fleet.signal("worker-1", signal.SIGTERM)
+        assert scene.fleet.wait_exit("worker-1", within=30) == 0
+        without_redis = time.monotonic() - begun
+        states = {(r["status"], r["attempt"], r["queued_reason"]) for r in act.rows(released).values()}
+        assert states == {("queued", 1, "released")}
+        for run in released:
+            act.client.cancel(run)
+        scene.server.signal(signal.SIGCONT)
+
+        finished = act.submit_all(act.sessions(2), "4")
+        act.wait_running(finished)
+        scene.stop_postgres()
+        begun = time.monotonic()
+        scene.fleet.signal("worker-2", signal.SIGTERM)
+        assert scene.fleet.wait_exit("worker-2", within=30) == 0
+        without_sql = time.monotonic() - begun
+        assert scene.kept("worker-2") == 2
+        scene.start_postgres()
+        assert {row["status"] for row in act.rows(finished).values()} == {"running"}
+        for name in ("worker-1", "worker-2"):
+            scene.fleet.restart(name)
+        act.wait_terminal(finished, within=30)
+        act.untouched(finished)
+        print(f"exit after {without_redis:.1f} s without Redis, after {without_sql:.1f} s without SQL")
+        act.wait_terminal()
+        assert without_redis < 15
+        assert without_sql < 15
 
 
 def test_streams_go_on_over_an_api_that_dies(scene: Scene) -> None:
