@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 # Arguments for pytest: make test ARGS="tests/unit -x"
 ARGS   ?=
+# Files tested beside each other: much of the suite waits for leases to end.
+JOBS   ?= 3
 DEMO   ?= $(VENV)/bin/python -m oah.cli.demo
 BENCH  ?= $(VENV)/bin/python -m benchmarks
 
@@ -41,7 +43,7 @@ demo: $(RUN_OK) ## The main job on this machine: queues, terminals, a worker kil
 	@$(DEMO)
 
 test: $(DEV_OK) ## Set-up and the whole test suite (ARGS="tests/unit -x" narrows it)
-	@$(VENV)/bin/python -m pytest $(ARGS)
+	@$(VENV)/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 lint: $(DEV_OK) ## ruff, mypy --strict, import contracts
 	@$(VENV)/bin/ruff check
