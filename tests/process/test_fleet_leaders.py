@@ -110,19 +110,26 @@ def _blocked(arena: Arena, worker: str) -> str | None:
     return rows[0]["id"] + "/" + rows[0]["tot-cmds"] if len(rows) == 1 else None
 
 
-def test_an_idle_worker_sends_at_most_one_command_a_second(arena: Arena) -> None:
-    def settled() -> bool:
-        ages = [int(row["age"]) for row in clients(arena) if row["name"].startswith("worker")]
-        return min(ages) > 6
+def test_an_idle_worker_sends_at_most_one_command_a_second(postgres_server: PostgresServer) -> None:
+    """At the default lease: renewals and the ear's waits follow its period."""
+    idle = Counted()
+    env = {"OAH_LEASE_SECONDS": "30"}
+    with open_arena(postgres_server, workers=2, slots=2, controllers=2, own=idle, env=env) as arena:
 
-    eventually(settled, within=40, every=0.2, what="nobody opens a connection any more")
-    began, before = time.monotonic(), counted.replies()
-    eventually(lambda: time.monotonic() - began >= WINDOW, within=60, what="the window is over")
-    sent, seconds = counted.replies() - before, time.monotonic() - began
-    print({name: f"{count / seconds:.2f}/s" for name, count in sent.items()})
-    assert len(arena.fleet.client.workers()) == 2
-    for name in ("worker-1", "worker-2"):
-        assert 0 < sent[name] <= seconds, sent
+        def settled() -> bool:
+            ages = [int(row["age"]) for row in clients(arena) if row["name"].startswith("worker")]
+            return min(ages) > 6
+
+        eventually(settled, within=40, every=0.2, what="nobody opens a connection any more")
+        began, before = time.monotonic(), idle.replies()
+        eventually(lambda: time.monotonic() - began >= WINDOW, within=60, what="the window is over")
+        sent, seconds = idle.replies() - before, time.monotonic() - began
+        print({name: f"{count / seconds:.2f}/s" for name, count in sent.items()})
+        assert len(arena.fleet.client.workers()) == 2
+        for name in ("worker-1", "worker-2"):
+            assert 0 < sent[name] <= seconds, sent
+    for proxy in idle.proxies.values():
+        proxy.close()
 
 
 def test_when_the_leader_dies_another_leads(arena: Arena) -> None:
