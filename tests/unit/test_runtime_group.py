@@ -150,6 +150,30 @@ def test_first_signal_drains_second_is_now_third_is_nothing() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_a_signal_that_the_system_gave_to_another_thread_is_answered_while_the_main_thread_waits() -> None:
+    """The main thread runs handlers only between two instructions, and in a wait there are none."""
+    about_to_wait, drained = threading.Event(), threading.Event()
+    main = threading.main_thread().ident or 0
+    places: list[tuple[int, int]] = []
+
+    def stands_still() -> bool:
+        frame = sys._current_frames()[main]
+        places.append((id(frame), frame.f_lasti))
+        return frame.f_code.co_name == "wait" and len(places) > 5 and len(set(places[-5:])) == 1
+
+    def take_it() -> None:
+        about_to_wait.wait()
+        eventually(stands_still, what="the main thread waits")
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    with Signals(drain=drained.set, now=lambda: None):
+        taker = threading.Thread(target=take_it)
+        taker.start()
+        about_to_wait.set()
+        assert drained.wait(5)
+        taker.join()
+
+
 def test_signals_are_for_the_main_thread() -> None:
     caught: list[BaseException] = []
 
