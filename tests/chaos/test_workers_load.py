@@ -1,6 +1,7 @@
 """The main job at load: many sessions, five runs each, two workers; without faults, and with SIGKILL at random.
 
-``OAH_CHAOS_SESSIONS`` says how many sessions (200), ``OAH_CHAOS_SEED`` repeats a story of kills.
+``OAH_CHAOS_SESSIONS`` says how many sessions (200), ``OAH_CHAOS_SEED`` repeats a story of kills, ``OAH_CHAOS_STOPS=1``
+stops processes as well (by itself, without a deadline for CI: a stopped worker costs its lease).
 """
 
 import os
@@ -35,7 +36,7 @@ def _work(arena: Arena, chance: random.Random) -> list[str]:
         for session, is_shell in sessions:
             seconds = chance.uniform(0.02, 0.2)
             if not is_shell:
-                items.append((session, f"{seconds:.3f}"))
+                items.append((session, f"{seconds:.3f} grandchild" if chance.random() < 0.2 else f"{seconds:.3f}"))
             elif chance.random() < 0.2:
                 items.append((session, f'echo "turn {number} $((6 * 7)) $OAH_RUN_ID"'))
             else:
@@ -64,7 +65,7 @@ def test_without_faults_every_run_completes_once(arena: Arena) -> None:
 def test_with_sigkill_at_random_nothing_is_lost_doubled_or_stuck(arena: Arena) -> None:
     seed = int(os.environ.get("OAH_CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
     print(f"seed {seed}: OAH_CHAOS_SEED={seed} OAH_CHAOS_SESSIONS={SESSIONS}")
-    killer = Killer(arena.fleet, seed)
+    killer = Killer(arena.fleet, seed, stops=os.environ.get("OAH_CHAOS_STOPS") == "1")
     began = time.monotonic()
     runs = _work(arena, killer.chance)
     left = len(runs)
@@ -75,7 +76,7 @@ def test_with_sigkill_at_random_nothing_is_lost_doubled_or_stuck(arena: Arena) -
             left = _left(arena)
     killer.revive()
     rows = arena.wait_done(*runs, within=180)
-    _report(arena, f"{SESSIONS} x {RUNS} with kills", began, str(killer.killed))
+    _report(arena, f"{SESSIONS} x {RUNS} with kills", began, str(killer.harmed))
     assert _unlike(rows) == [], arena.story(*[row["id"] for row in rows if row["status"] != "completed"][:3])
     arena.check()
 

@@ -13,7 +13,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from oah.testing import processes
-from tests.support.arena import Arena, Own, first_long, ledger_line, open_arena
+from tests.support.arena import Arena, Own, first_long, open_arena
 from tests.support.proxy import Commits, Loss, Proxy, RedisReplies, Replies
 from tests.support.servers_redis import RealServer
 from tests.support.servers_sql import PostgresServer
@@ -218,23 +218,3 @@ def test_a_lost_host_with_a_spawn_on_its_way_costs_two_periods(arena: Arena) -> 
         [row] = arena.wait_done(run, within=12)
     assert row["status"] == "completed", arena.story(run)
     assert arena.fleet.host_pid(VICTIM) != host
-
-
-def test_a_worker_killed_five_times_under_load_leaves_nothing_stuck(arena: Arena) -> None:
-    arena.only(VICTIM, OTHER)
-    sessions = [arena.session("ledger" if n % 2 else "shell") for n in range(10)]
-    runs = arena.submit_all(
-        [(s, "0.3" if n % 2 else ledger_line(0.3)) for _ in range(6) for n, s in enumerate(sessions)]
-    )
-    for number in range(5):
-        goal = 8 * (number + 1)
-        arena.wait(lambda goal=goal: _done(arena, runs) >= goal, *runs[:3], within=40, what=f"{goal} runs are done")
-        arena.fleet.kill(VICTIM)
-        arena.fleet.restart(VICTIM)
-    rows = arena.wait_done(*runs, within=60)
-    assert {row["status"] for row in rows} == {"completed"}
-    assert {row["recovery_attempts"] for row in rows} <= {0, 1, 2}
-
-
-def _done(arena: Arena, runs: list[str]) -> int:
-    return int(arena.sql("SELECT count(*) AS n FROM runs WHERE status = 'completed' AND id = ANY(%s)", runs)[0]["n"])

@@ -1,7 +1,6 @@
-"""Two controllers and two workers that have little to do: what idling costs, who leads, who recovers, who wakes up."""
+"""Two controllers and two workers that have little to do: who leads, who recovers, who wakes up."""
 
 import time
-from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +9,6 @@ import pytest
 
 from oah.testing import processes
 from tests.support.arena import Arena, Own, first_long, open_arena
-from tests.support.proxy import Proxy
 from tests.support.servers_redis import RealServer
 from tests.support.servers_sql import PostgresServer
 from tests.support.waiting import eventually
@@ -20,39 +18,18 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 PROCESSES = ("api", "controller", "controller-2", "worker-1", "worker-2")
 LEADER = "oah:{g}:leader"
 LEADER_LEASE = 3.0
-WINDOW = 11.0
-"""Seconds in which the commands of idle processes are counted."""
 
 
-class Counted:
-    """The workers reach Redis through proxies that count the answers; every connection bears its process's name."""
-
-    def __init__(self) -> None:
-        self.proxies: dict[str, Proxy] = {}
-
-    def __call__(self, directory: Path, _: str, redis: RealServer) -> Own:
-        for name in ("worker-1", "worker-2"):
-            self.proxies[name] = Proxy(directory / name, redis.socket).start()
-        urls = {name: self.proxies[name].url if name in self.proxies else redis.url for name in PROCESSES}
-        return {name: {"OAH_REDIS_URL": f"{url}?client_name={name}"} for name, url in urls.items()}
-
-    def replies(self) -> Counter[str]:
-        """How many commands each worker has sent so far."""
-        return Counter({name: proxy.replies for name, proxy in self.proxies.items()})
-
-
-counted = Counted()
+def named(_: Path, __: str, redis: RealServer) -> Own:
+    """Every process calls its connections by its own name."""
+    return {name: {"OAH_REDIS_URL": f"{redis.url}?client_name={name}"} for name in PROCESSES}
 
 
 @pytest.fixture(scope="module")
 def opened(postgres_server: PostgresServer) -> Iterator[Arena]:
     env = {"OAH_CONTROLLER__LEADER_LEASE_SECONDS": f"{LEADER_LEASE:g}", "OAH_CONTROLLER__LEADER_RENEW_SECONDS": "1"}
-    try:
-        with open_arena(postgres_server, workers=2, slots=2, controllers=2, own=counted, env=env) as arena:
-            yield arena
-    finally:
-        for proxy in counted.proxies.values():
-            proxy.close()
+    with open_arena(postgres_server, workers=2, slots=2, controllers=2, own=named, env=env) as arena:
+        yield arena
 
 
 @pytest.fixture
@@ -108,28 +85,6 @@ def _blocked(arena: Arena, worker: str) -> str | None:
     """Which blocking call it waits in now."""
     rows = [row for row in clients(arena) if row["name"] == worker and "b" in row["flags"]]
     return rows[0]["id"] + "/" + rows[0]["tot-cmds"] if len(rows) == 1 else None
-
-
-def test_an_idle_worker_sends_at_most_one_command_a_second(postgres_server: PostgresServer) -> None:
-    """At the default lease: renewals and the ear's waits follow its period."""
-    idle = Counted()
-    env = {"OAH_LEASE_SECONDS": "30"}
-    with open_arena(postgres_server, workers=2, slots=2, controllers=2, own=idle, env=env) as arena:
-
-        def settled() -> bool:
-            ages = [int(row["age"]) for row in clients(arena) if row["name"].startswith("worker")]
-            return min(ages) > 6
-
-        eventually(settled, within=40, every=0.2, what="nobody opens a connection any more")
-        began, before = time.monotonic(), idle.replies()
-        eventually(lambda: time.monotonic() - began >= WINDOW, within=60, what="the window is over")
-        sent, seconds = idle.replies() - before, time.monotonic() - began
-        print({name: f"{count / seconds:.2f}/s" for name, count in sent.items()})
-        assert len(arena.fleet.client.workers()) == 2
-        for name in ("worker-1", "worker-2"):
-            assert 0 < sent[name] <= seconds, sent
-    for proxy in idle.proxies.values():
-        proxy.close()
 
 
 def test_when_the_leader_dies_another_leads(arena: Arena) -> None:

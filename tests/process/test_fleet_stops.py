@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from oah.errors import Unavailable
 from oah.testing.fleet import API, Fleet
 from tests.support.arena import Arena, first_long, ledger_line, open_arena, writers
 from tests.support.servers_sql import PostgresServer
@@ -39,6 +40,14 @@ def arena(opened: Arena) -> Iterator[Arena]:
     opened.check()
 
 
+def ends(arena: Arena, worker: str, *runs: str, within: float = GRACE + 10) -> int:
+    """Its exit code, after it was asked to end."""
+    try:
+        return arena.fleet.wait_exit(worker, within=within)
+    except Unavailable as error:
+        raise AssertionError(arena.story(*runs)) from error
+
+
 def test_sigterm_lets_finish_and_gives_back_without_counting(arena: Arena) -> None:
     arena.only("worker-1")
     short = arena.submit(arena.session("shell"), ledger_line(1.5))
@@ -51,7 +60,7 @@ def test_sigterm_lets_finish_and_gives_back_without_counting(arena: Arena) -> No
     after = arena.submit(arena.session("ledger"), "0.1")
     arena.wait_done(short, within=15)
     arena.only("worker-2")
-    assert arena.fleet.wait_exit("worker-1", within=GRACE + 10) == 0, arena.story(short, long)
+    assert ends(arena, "worker-1", short, long) == 0
     rows = arena.wait_done(short, long, after, within=30)
     assert [(row["status"], row["attempt"], row["recovery_attempts"]) for row in rows] == [
         ("completed", 1, 0),
@@ -92,11 +101,12 @@ def test_a_worker_restarted_five_times_under_load_counts_nothing_and_leaves_noth
         goal = 9 * (number + 1)
         arena.wait(lambda goal=goal: _done(arena, runs) >= goal, *runs[:2], within=40, what=f"{goal} runs are done")
         arena.fleet.signal("worker-1", signal.SIGTERM)
-        assert arena.fleet.wait_exit("worker-1", within=GRACE + 10) == 0
+        assert ends(arena, "worker-1", *[run for run in runs if arena.worker_of(run) == "worker-1"]) == 0
         arena.fleet.restart("worker-1")
         arena.fleet.wait_workers()
     rows = arena.wait_done(*runs, within=60)
-    assert {(row["status"], row["recovery_attempts"]) for row in rows} == {("completed", 0)}
+    counted = [row["id"] for row in rows if (row["status"], row["recovery_attempts"]) != ("completed", 0)]
+    assert not counted, arena.story(*counted)
 
 
 def _done(arena: Arena, runs: list[str]) -> int:

@@ -264,38 +264,49 @@ def open_arena(
 
 
 class Killer:
-    """Kills processes of a fleet at random with SIGKILL and starts them again. One seed, one story of choices."""
+    """Harms processes of a fleet at random and undoes it with the next step. One seed, one story of choices.
 
-    def __init__(self, fleet: Fleet, seed: int) -> None:
+    SIGKILL of workers, PTY hosts and controllers; with ``stops`` also SIGSTOP of them, until the next step.
+    """
+
+    def __init__(self, fleet: Fleet, seed: int, *, stops: bool = False) -> None:
         self.fleet = fleet
         self.chance = random.Random(seed)
-        self.killed: list[str] = []
+        self.harmed: list[str] = []
+        self._signals = (signal.SIGKILL, signal.SIGSTOP) if stops else (signal.SIGKILL,)
         self._dead: list[str] = []
+        self._stopped: list[int] = []
 
     def step(self) -> str:
-        """One harm: a worker, a PTY host, or the controller; what was killed before is started first."""
+        """One harm; what was harmed before is well again first."""
         self.revive()
-        names = [name for name in self.fleet.pids if name != "api"]
         kind = self.chance.choices(("worker", "host", "controller"), weights=(4, 4, 1))[0]
-        name = self.chance.choice(
-            sorted(n for n in names if n.startswith("controller" if kind == "controller" else "worker"))
-        )
-        if kind == "host":
-            self._kill_host(name)
-        else:
-            self.fleet.kill(name)
-            self._dead.append(name)
-        self.killed.append(f"{kind} {name}")
-        return self.killed[-1]
+        names = [
+            each for each in self.fleet.pids if each.startswith("controller" if kind == "controller" else "worker")
+        ]
+        name, number = self.chance.choice(sorted(names)), self.chance.choice(self._signals)
+        with contextlib.suppress(OahError, ProcessLookupError):  # between two PTY hosts there is none
+            self._harm(name, number, self.fleet.host_pid(name) if kind == "host" else self.fleet.pids[name])
+            self.harmed.append(f"{number.name} {kind if kind == 'host' else ''} {name}")
+        return self.harmed[-1]
 
     def revive(self) -> None:
-        """Start what is dead."""
+        """Start what is dead, continue what was stopped."""
+        for pid in self._stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self._stopped.clear()
         while self._dead:
             self.fleet.restart(self._dead.pop())
 
-    def _kill_host(self, name: str) -> None:
-        with contextlib.suppress(OahError, ProcessLookupError):  # between two hosts there is none
-            os.kill(self.fleet.host_pid(name), signal.SIGKILL)
+    def _harm(self, name: str, number: signal.Signals, pid: int) -> None:
+        if pid == self.fleet.pids[name] and number is signal.SIGKILL:
+            self.fleet.kill(name)
+            self._dead.append(name)
+            return
+        os.kill(pid, number)
+        if number is signal.SIGSTOP:
+            self._stopped.append(pid)
 
 
 def writers(ledger: Path) -> list[int]:

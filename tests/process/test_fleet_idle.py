@@ -1,0 +1,44 @@
+"""What a worker that has nothing to do costs Redis, at the default lease."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.arena import Own, open_arena
+from tests.support.proxy import Proxy
+from tests.support.servers_redis import RealServer
+from tests.support.servers_sql import PostgresServer
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.process
+
+WINDOW = 11.0
+"""Seconds in which commands are counted: the slowest of those that come regularly come twice."""
+
+
+def test_an_idle_worker_sends_at_most_one_command_a_second(postgres_server: PostgresServer) -> None:
+    """Its answers are counted by a proxy that nobody else uses; the first of each connection are not."""
+    proxies: list[Proxy] = []
+
+    def through_a_proxy(directory: Path, _: str, redis: RealServer) -> Own:
+        proxies.append(Proxy(directory / "w", redis.socket).start())
+        return {"worker-1": {"OAH_REDIS_URL": f"{proxies[0].url}?client_name=worker-1"}}
+
+    try:
+        with open_arena(postgres_server, workers=1, lease_seconds=30, own=through_a_proxy) as arena:
+
+            def settled() -> bool:
+                rows = [row for row in arena.redis.client().client_list() if row["name"] == "worker-1"]
+                return bool(rows) and min(int(row["age"]) for row in rows) >= 5
+
+            eventually(settled, within=40, every=0.2, what="it opens no connection any more")
+            began, before = time.monotonic(), proxies[0].replies
+            eventually(lambda: time.monotonic() - began >= WINDOW, within=60, what="the window is over")
+            sent, seconds = proxies[0].replies - before, time.monotonic() - began
+            print(f"an idle worker: {sent} commands in {seconds:.1f} s")
+            assert len(arena.fleet.client.workers()) == 1
+            assert 0 < sent <= seconds
+    finally:
+        for proxy in proxies:
+            proxy.close()
