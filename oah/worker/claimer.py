@@ -83,11 +83,14 @@ class Claimer:
             self.hint()
 
     def wanted(self) -> int:
-        """Sessions for idle slots; outcomes that are not settled count against them, so that they stay bounded."""
+        """Sessions for idle slots, as long as outcomes that are not settled stay bounded."""
         if self.stopped or self.cordoned:
             return 0
-        slots = self._context.rules.slots
-        return max(min(self._slots.idle, slots - self.unsettled()), 0)
+        idle = self._slots.idle
+        # What runs now will be an outcome too: outcomes and runs together stay within twice the slots, so that the
+        # settler commits one batch while the next one runs (bounding them by the slots halves the batches; measured).
+        room = self._context.rules.slots + idle - self.unsettled()
+        return max(min(idle, room), 0)
 
     @property
     def busy(self) -> bool:
