@@ -92,7 +92,7 @@ def places(scene: Scene, session: str, lane: Lane) -> list[tuple[Key, str]]:
             parts = {"sid": session, "lane": str(lane), "class": "interactive", "ws": "default", "wid": worker}
             parts |= {"p": lane.profile, "n": "1"}
             found.append((key, key.at(*(parts[part] for part in key.parts))))
-    return found
+    return sorted(found, key=lambda place: place[0].name != "poison")  # so that there is a list of the others
 
 
 def test_garbage_under_any_key_is_set_aside(scene: Scene) -> None:

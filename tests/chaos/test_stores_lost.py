@@ -42,7 +42,7 @@ def test_a_flush_under_load_interrupts_nothing_and_loses_nothing(scene: Scene) -
 def test_an_old_snapshot_under_load_interrupts_nothing_and_loses_nothing(scene: Scene) -> None:
     """The server comes back with the right epoch and yesterday's queues."""
     with scene.act() as act:
-        load = Load.begin(act, running=12, seconds=12)
+        load = Load.begin(act, running=12, seconds=10)
         redis = scene.server.client()
         redis.save()
         before = scene.epoch()
@@ -64,9 +64,10 @@ def test_every_twentieth_answer_of_redis_is_lost(scene: Scene) -> None:
     """The connection breaks, or nothing comes: nothing is started twice, and nothing is leased for nobody for longer
     than two periods."""
     with scene.act() as act, Stuck(scene) as stuck:
+        before = scene.commands()
         for ends in (scene.near, scene.far):
             ends.redis.lose(every=20, how=(Loss.CUT, Loss.MUTE))
-        ledgers, shells = act.sessions(40), act.sessions(6, "shell")
+        ledgers, shells = act.sessions(30), act.sessions(6, "shell")
         for _ in range(3):
             act.submit_all(ledgers, "0.2")
             act.submit_all(shells, "x=$((x + 1)); echo $x")
@@ -77,7 +78,7 @@ def test_every_twentieth_answer_of_redis_is_lost(scene: Scene) -> None:
         act.wait_terminal(within=60)
         lost = scene.near.redis.lost + scene.far.redis.lost
         print(
-            f"{len(act.runs)} runs in {time.monotonic() - begun:.1f} s, {lost} answers of {scene.commands()} lost;"
+            f"{len(act.runs)} runs in {time.monotonic() - begun:.1f} s, {lost} of {scene.commands() - before} answers lost;"
             f" leased for nobody for {stuck.unlisted:.2f} s, nothing started for {stuck.idle:.2f} s at most"
         )
         assert lost >= 20
@@ -90,14 +91,14 @@ def test_every_twentieth_answer_of_redis_is_lost(scene: Scene) -> None:
 def test_every_eighth_commit_is_in_doubt(scene: Scene) -> None:
     """PostgreSQL has committed, nobody hears of it: nothing is started or settled twice, nothing is forgotten."""
     with scene.act() as act, Stuck(scene) as stuck:
-        ledgers, shells = act.sessions(40), act.sessions(6, "shell")
+        ledgers, shells = act.sessions(24), act.sessions(6, "shell")
         for ends in (scene.near, scene.far):
             ends.sql.lose(every=8, how=(Loss.CUT,))
         for _ in range(3):
             act.submit_all(ledgers, "0.2")
             act.submit_all(shells, "x=$((x + 1)); echo $x")
         begun = time.monotonic()
-        for session in ledgers[:20]:
+        for session in ledgers[:12]:
             act.submit(session, "0.1", delay=1)
         act.wait_terminal(within=60)
         lost = scene.near.sql.lost + scene.far.sql.lost
@@ -106,7 +107,7 @@ def test_every_eighth_commit_is_in_doubt(scene: Scene) -> None:
             f"{len(act.runs)} runs in {time.monotonic() - begun:.1f} s, {lost} of {commits} commits in doubt;"
             f" leased for nobody for {stuck.unlisted:.2f} s, nothing started for {stuck.idle:.2f} s at most"
         )
-        assert lost >= 10
+        assert lost >= 8
         assert stuck.unlisted < 2 * PERIOD + 1.5
         assert stuck.idle < 2 * PERIOD + 1.5
         rows = scene.query("SELECT count(*) FROM runs WHERE session_id = ANY(%s)", [*ledgers, *shells])

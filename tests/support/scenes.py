@@ -103,11 +103,11 @@ class Scene:
         found = self.server.client().hgetall("oah:{0}:epoch")
         return found[b"id"].decode() if found.get(b"state") == b"open" else None
 
-    def kept(self, worker: str) -> int:
-        """Outcomes that this worker could not deliver yet."""
+    def kept(self, worker: str) -> list[str]:
+        """Runs whose outcomes this worker could not deliver yet."""
         path = self.fleet.data_dir / "workers" / worker / "history.db"
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as history:
-            return int(history.execute("SELECT count(*) FROM outcomes").fetchone()[0])
+            return [str(row[0]) for row in history.execute("SELECT run_id FROM outcomes")]
 
     def worker_ids(self) -> dict[str, str]:
         """Process name → id of its living incarnation, as the registry has it."""
@@ -355,12 +355,13 @@ def play(
     postgres: PostgresServer,
     server: RealServer,
     *,
+    workers: int = 2,
     slots: int = 8,
     cold: bool = False,
     own: Mapping[str, Mapping[str, str]] | None = None,
     profiles: Mapping[str, str] | None = None,
 ) -> Iterator[Scene]:
-    """A scene with two workers for as long as the block lasts. ``cold``: neither store is there when the processes
+    """A scene for as long as the block lasts. ``cold``: neither store is there when the processes
     start, until ``heal``. ``own``: what single processes are told besides. ``profiles``: further agents, as TOML."""
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="oah-s-", dir="/tmp"))
@@ -378,7 +379,7 @@ def play(
             (directory / "d" / PROFILES_DIR / f"{name}.toml").write_text(text)
         fleet = Fleet(
             directory / "d",
-            workers=2,
+            workers=workers,
             slots=slots,
             database_url=far.database_url,
             redis_url=far.redis.url,
