@@ -242,12 +242,12 @@ def open_arena(
 ) -> Iterator[Arena]:
     """Stores of its own and a fleet on them. ``own``: settings of single processes, made of a short directory, the
     database's address and the running Redis."""
-    redis = RealServer("valkey", valkey_binary())
-    directory = Path(tempfile.mkdtemp(prefix="oah-a-", dir="/tmp"))
-    database = server.create()
     with contextlib.ExitStack() as stack:
+        directory = Path(tempfile.mkdtemp(prefix="oah-a-", dir="/tmp"))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        database = server.create()
         stack.callback(server.drop, database)
+        redis = RealServer("valkey", valkey_binary())
         stack.callback(redis.remove)
         redis.start()
         install_testing_agents(directory / "d")
