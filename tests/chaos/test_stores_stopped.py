@@ -48,7 +48,7 @@ def test_redis_away_for_three_leases_kills_no_agent(scene: Scene, emptied: bool)
         asked = act.submit(conversation, "sleep 8; echo said")
         behind = act.submit(conversation, "echo again")
         waiting = act.sessions(30)
-        act.wait_running([*short, *long])
+        act.wait_running([*short, *long, asked])
         begun = time.monotonic()
         if emptied:
             scene.server.stop()

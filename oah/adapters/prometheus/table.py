@@ -123,9 +123,7 @@ _DISPATCH = (
     ),
     _gauge("oah_running_runs_without_heartbeat", "Active runs whose mark is older than a lease (leader)"),
     _gauge("oah_leader", "1 in the process that holds the leader lease"),
-    _gauge(
-        "oah_recovery_on_hold", "1 while a stepped clock, a new leader or a returned database holds recovery"
-    ),
+    _gauge("oah_recovery_on_hold", "1 while a stepped clock, a new leader or a returned database holds recovery"),
     _gauge("oah_clock_step_seconds", "Last step seen, against CLOCK_BOOTTIME (leader)", clock=_of("redis", "database")),
 )
 
