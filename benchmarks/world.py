@@ -128,7 +128,8 @@ class World:
         """Commit a batch, and let the broker hear of it unless `epoch` is None."""
         replies = self.store.submit(runs, limits=LIMITS)
         if epoch is not None:
-            self.broker.enqueue(epoch, [hear(reply) for reply in replies])
+            placed = self.broker.enqueue(epoch, [hear(reply) for reply in replies])
+            self.broker.look({each.owner for each in placed if each.owner is not None})  # as an API does
 
     def query(self, text: str) -> list[tuple[Any, ...]]:
         """Ask the database beside the product."""
