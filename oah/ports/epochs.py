@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from oah.core.model.ids import EpochId
+from oah.ports.broker import Epochs
 
 
 class EpochSource(Protocol):
@@ -16,4 +17,8 @@ class EpochSource(Protocol):
 
     def refresh(self) -> EpochId:
         """Read the id from SQL again, after an ``EpochMismatch``. Raises Unavailable."""
+        ...
+
+    def for_renewal(self, through: Epochs) -> EpochId:
+        """As ``refresh``; with SQL away the id found in Redis, which a renewal, and only a renewal, may use."""
         ...

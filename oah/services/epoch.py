@@ -12,7 +12,7 @@ from oah.core.model.epoch import EpochView
 from oah.core.model.ids import EpochId
 from oah.core.policy.epochs import Decision, Suspect, judge
 from oah.errors import Rebuilding, Unavailable
-from oah.ports.broker import Broker
+from oah.ports.broker import Broker, Epochs
 from oah.ports.clock import Ids
 from oah.ports.store import RecoveryStore
 from oah.ports.telemetry import Telemetry
@@ -50,12 +50,15 @@ class EpochKeeper:
         self._current = newest
         return newest
 
-    def for_renewal(self) -> EpochId:
-        """The id from SQL; with SQL away the one found in Redis, which renewals, and only they, may use."""
+    def for_renewal(self, through: Epochs) -> EpochId:
+        """The id from SQL; with SQL away the one found in Redis, which renewals, and only they, may use.
+
+        ``through``: the witness's own connection, so that the look takes no longer than a renewal may.
+        """
         try:
             return self.refresh()
         except Unavailable:
-            found = self._broker.view().id
+            found = through.view().id
             if found is None:
                 raise
             return found

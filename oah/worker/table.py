@@ -266,11 +266,6 @@ class Table:
         with self._lock:
             return any(e.doubted for e in self._entries.values())
 
-    def snapshot(self) -> list[Entry]:
-        """The entries now (live objects: read only)."""
-        with self._lock:
-            return list(self._entries.values())
-
     def __len__(self) -> int:
         with self._lock:
             return len(self._entries)

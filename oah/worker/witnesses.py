@@ -110,7 +110,7 @@ class Renew:
         try:
             return self._send(self._context.epochs.current(), held, counter, pending)
         except EpochMismatch:
-            return self._send(self._other_epoch(), held, counter, pending)
+            return self._send(self._context.epochs.for_renewal(self._context.witness_broker), held, counter, pending)
 
     def _send(self, epoch: EpochId, held: list[Held], counter: int, pending: list[ClaimToken]) -> RenewReply:
         return self._context.witness_broker.renew(
@@ -122,16 +122,6 @@ class Renew:
             pending=pending,
             agentless=[session for session in self._strangers if not self._table.knows(session)],
         )
-
-    def _other_epoch(self) -> EpochId:
-        """From SQL; with SQL away a renewal, and only a renewal, may use the id found in Redis."""
-        try:
-            return self._context.epochs.refresh()
-        except Unavailable:
-            found = self._context.witness_broker.view().id
-            if found is None:
-                raise EpochMismatch("Redis has no epoch and SQL does not answer") from None
-            return found
 
     def _apply(self, held: list[Held], reply: RenewReply, sent_at: float) -> None:
         by_state: dict[Renewal, list[Held]] = {state: [] for state in Renewal}

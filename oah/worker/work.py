@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from oah.core.model.ids import ClaimToken, SessionId
 from oah.core.model.run import ReadyClass
 from oah.ports.agent import Agent
-from oah.ports.store import OutputChunk, RunFence, Settlement, Started
+from oah.ports.store import RunFence, Settlement, Started
 
 
 @dataclass(slots=True)
@@ -73,4 +73,3 @@ class Unparked:
 
 
 Ending = Finished | Returned | Orphaned | Unparked
-Said = OutputChunk

@@ -259,13 +259,13 @@ def test_a_renewal_may_use_the_id_in_redis_while_sql_is_away(make_world: MakeWor
     world = make_world()
     leader = world.leaders[0]
     keeper = EpochKeeper(leader.store, leader.broker, world.ids, NullTelemetry())  # type: ignore[arg-type]
-    current = keeper.for_renewal()
+    current = keeper.for_renewal(leader.broker)
     leader.store.fails.add("current_epoch")
-    assert keeper.for_renewal() == current
+    assert keeper.for_renewal(leader.broker) == current
     world.flush()
     leader.store.fails.add("current_epoch")
     with pytest.raises(Exception, match="current_epoch"):
-        keeper.for_renewal()
+        keeper.for_renewal(leader.broker)
 
 
 def test_every_embedded_start_is_the_disaster_path(sqlite_template: Path, tmp_path: Path) -> None:
