@@ -9,10 +9,11 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from oah.core.model.ids import KeyId, RunId, SessionId
-from oah.core.model.run import RunClass
+from oah.core.model.run import OrderMode, RunClass
 from oah.core.model.workspace import Scope
+from oah.core.policy.recovery import Strategy
 from oah.errors import InvalidRequest, NotFound
-from oah.services.submit import Asked, OnBusy, Order
+from oah.services.submit import Asked, OnBusy
 
 _ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z")
 _CURSOR = re.compile(r"^[\x21-\x7e]{1,512}\Z")
@@ -78,6 +79,23 @@ class SessionChanges(Body):
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
+class RetryBody(Body):
+    """How a failed attempt is repeated; what is absent is the profile's."""
+
+    initial_seconds: Number | None = Field(default=None, gt=0)
+    factor: Number | None = Field(default=None, ge=1)
+    max_seconds: Number | None = Field(default=None, gt=0)
+    jitter: Number | None = Field(default=None, ge=0, le=1)
+    on: list[str] | None = None
+
+
+class RecoveryBody(Body):
+    """What recovery may do with the run; what is absent is the profile's, workspace's or deployment's."""
+
+    strategy: Strategy | None = None
+    max_attempts: int | None = Field(default=None, ge=0, le=1_000)
+
+
 class RunBody(Body):
     """POST /sessions/{id}/runs"""
 
@@ -87,8 +105,13 @@ class RunBody(Body):
     run_at: AwareDatetime | None = None
     timeout_seconds: Number | None = None
     deadline: AwareDatetime | None = None
+    start_timeout_seconds: Number | None = None
+    idle_timeout_seconds: Number | None = None
+    step_timeout_seconds: Number | None = None
     max_retries: int = 0
-    order: Order = Order.STRICT
+    retry: RetryBody | None = None
+    recovery: RecoveryBody | None = None
+    order: OrderMode = OrderMode.STRICT
     on_busy: OnBusy = OnBusy.ENQUEUE
     parent_run_id: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
@@ -103,7 +126,13 @@ class RunBody(Body):
             run_at=self.run_at,
             timeout_seconds=self.timeout_seconds,
             deadline=self.deadline,
+            start_timeout_seconds=self.start_timeout_seconds,
+            idle_timeout_seconds=self.idle_timeout_seconds,
+            step_timeout_seconds=self.step_timeout_seconds,
             max_retries=self.max_retries,
+            retry=None if self.retry is None else self.retry.model_dump(exclude_none=True),
+            recovery_strategy=None if self.recovery is None else self.recovery.strategy,
+            recovery_max_attempts=None if self.recovery is None else self.recovery.max_attempts,
             order=self.order,
             on_busy=self.on_busy,
             parent_run_id=None if self.parent_run_id is None else RunId(_named(self.parent_run_id)),

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from oah.core.model.ids import ClaimToken, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.run import (
+    OrderMode,
     Outcome,
     ReadyClass,
     RecoveryState,
@@ -42,6 +43,14 @@ class NewRun:
     max_retries: int = 0
     parent_run_id: RunId | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    order_mode: OrderMode = OrderMode.STRICT
+    start_timeout: timedelta | None = None
+    """How long it may wait, from its due time on."""
+    idle_timeout: timedelta | None = None
+    step_timeout: timedelta | None = None
+    retry: Mapping[str, Any] | None = None
+    recovery_strategy: str | None = None
+    recovery_max_attempts: int | None = None
     idempotency_key: str | None = None
     request_hash: str | None = None
     reject_if_busy: bool = False

@@ -23,6 +23,9 @@ from oah.core.model.run import (
 from oah.core.model.session import HoldReason, Session, SessionState
 from oah.core.model.workspace import ApiKey, Scope, Workspace
 from oah.errors import RequestError
+from oah.ports.dead_letters import DeadLetterStore
+from oah.ports.jobs import JobStore
+from oah.ports.retention import RetentionStore
 from oah.ports.rows import (
     EXCERPT,
     Accepted,
@@ -53,6 +56,8 @@ from oah.ports.rows import (
     SubmitLimits,
     WorkerCommand,
 )
+from oah.ports.steps import StepStore
+from oah.ports.webhooks import WebhookStore
 
 __all__ = [
     "EXCERPT",
@@ -266,7 +271,17 @@ class CatalogStore(Protocol):
     def counts(self, workspace_id: WorkspaceId | None, *, lease: timedelta) -> StoreCounts: ...
 
 
-class Store(WorkStore, RecoveryStore, CatalogStore, Protocol):
+class Store(
+    WorkStore,
+    RecoveryStore,
+    CatalogStore,
+    StepStore,
+    DeadLetterStore,
+    JobStore,
+    WebhookStore,
+    RetentionStore,
+    Protocol,
+):
     """Everything the store offers; one object per process, safe to use from many threads."""
 
     def migrate(self) -> None: ...

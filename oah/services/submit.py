@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from oah.core.model.ids import EpochId, RunId, SessionId, WorkspaceId
-from oah.core.model.run import RunClass
+from oah.core.model.run import OrderMode, RunClass
 from oah.core.policy import admission
 from oah.errors import EpochMismatch, InvalidRequest, RequestError
 from oah.ports.broker import Broker
@@ -34,13 +34,6 @@ class OnBusy(StrEnum):
     STEER = "steer"
 
 
-class Order(StrEnum):
-    """Whether a run waits for those before it."""
-
-    STRICT = "strict"
-    SKIP_FAILED = "skip_failed"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """A submit as it came from outside, typed but not judged."""
@@ -52,8 +45,14 @@ class Asked:
     run_at: datetime | None = None
     timeout_seconds: float | None = None
     deadline: datetime | None = None
+    start_timeout_seconds: float | None = None
+    idle_timeout_seconds: float | None = None
+    step_timeout_seconds: float | None = None
     max_retries: int = 0
-    order: Order = Order.STRICT
+    retry: Mapping[str, Any] | None = None
+    recovery_strategy: str | None = None
+    recovery_max_attempts: int | None = None
+    order: OrderMode = OrderMode.STRICT
     on_busy: OnBusy = OnBusy.ENQUEUE
     parent_run_id: RunId | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -90,6 +89,13 @@ def prepare(
         deadline_at=admission.moment(asked.deadline, what="deadline", now=now, rules=rules),
         max_retries=asked.max_retries,
         parent_run_id=asked.parent_run_id,
+        order_mode=asked.order,
+        start_timeout=admission.duration(asked.start_timeout_seconds, what="start_timeout_seconds", rules=rules),
+        idle_timeout=admission.duration(asked.idle_timeout_seconds, what="idle_timeout_seconds", rules=rules),
+        step_timeout=admission.duration(asked.step_timeout_seconds, what="step_timeout_seconds", rules=rules),
+        retry=asked.retry,
+        recovery_strategy=asked.recovery_strategy,
+        recovery_max_attempts=asked.recovery_max_attempts,
         metadata=admission.document(asked.metadata, what="metadata", rules=rules),
         idempotency_key=key,
         request_hash=fingerprint(asked) if key else None,
@@ -102,7 +108,7 @@ def _supported(asked: Asked) -> None:
         raise InvalidRequest(
             f"on_busy={asked.on_busy} is not supported yet", code="on_busy_unsupported", hint="use enqueue or reject"
         )
-    if asked.order is not Order.STRICT:
+    if asked.order is not OrderMode.STRICT:
         raise InvalidRequest(f"order={asked.order} is not supported yet", code="order_unsupported", hint="use strict")
 
 
@@ -116,7 +122,12 @@ def fingerprint(asked: Asked) -> str:
         "run_at": asked.run_at and asked.run_at.isoformat(),
         "timeout": asked.timeout_seconds,
         "deadline": asked.deadline and asked.deadline.isoformat(),
+        "start_timeout": asked.start_timeout_seconds,
+        "idle_timeout": asked.idle_timeout_seconds,
+        "step_timeout": asked.step_timeout_seconds,
         "max_retries": asked.max_retries,
+        "retry": asked.retry,
+        "recovery": [asked.recovery_strategy, asked.recovery_max_attempts],
         "order": asked.order,
         "on_busy": asked.on_busy,
         "parent": asked.parent_run_id,

@@ -11,7 +11,18 @@ from oah.adapters.sql.columns import from_us
 from oah.core.model.event import Event
 from oah.core.model.ids import ClaimToken, KeyId, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
-from oah.core.model.run import Attempt, RecoveryState, Run, RunClass, RunError, RunStatus, StartReason, Step
+from oah.core.model.run import (
+    Attempt,
+    OrderMode,
+    RecoveryState,
+    Run,
+    RunClass,
+    RunError,
+    RunStatus,
+    StartReason,
+    Step,
+    StopReason,
+)
 from oah.core.model.session import HoldReason, Session, SessionState
 from oah.core.model.workspace import ApiKey, Scope, Workspace
 
@@ -20,7 +31,8 @@ RUN_COLUMNS = (
     "due_at", "attempt", "recovery_attempts", "failed_attempts", "max_retries", "timeout_ms", "deadline_at",
     "parent_run_id", "worker_id", "claim_token", "cancel_requested_at", "cancel_requested_by", "result", "result_blob",
     "exit_code", "error_code", "error_message", "recovery", "recovery_state", "note", "metadata", "started_at",
-    "ended_at",
+    "ended_at", "order_mode", "start_by", "idle_timeout_ms", "step_timeout_ms", "retry", "recovery_strategy",
+    "recovery_max_attempts", "stop_reason", "voided",
 )  # fmt: skip
 SESSION_COLUMNS = (
     "id", "workspace_id", "pool", "agent", "state", "created_at", "queued_count", "event_seq", "holds", "session_ref",
@@ -58,6 +70,11 @@ def required(value: Any) -> datetime:
     return found
 
 
+def duration(milliseconds: int | None) -> timedelta | None:
+    """A duration of either dialect."""
+    return None if milliseconds is None else timedelta(milliseconds=milliseconds)
+
+
 def parsed(value: Any) -> Any:
     """A JSON column of either dialect."""
     if isinstance(value, str):
@@ -78,6 +95,7 @@ def run_of(row: Sequence[Any], heartbeat: Any = None) -> Run:
         run_id, session_id, workspace_id, position, run_class, status, text, created, queued, deferred, due, attempt,
         recoveries, failures, retries, timeout_ms, deadline, parent, worker, token, cancel_at, cancel_by, result, blob,
         exit_code, error_code, error_message, recovery, recovery_state, note, metadata, started, ended,
+        order_mode, start_by, idle_ms, step_ms, retry, strategy, max_attempts, stop_reason, voided,
     ) = row  # fmt: skip
     return Run(
         id=RunId(run_id),
@@ -95,7 +113,7 @@ def run_of(row: Sequence[Any], heartbeat: Any = None) -> Run:
         recovery_attempts=recoveries,
         failed_attempts=failures,
         max_retries=retries,
-        timeout=None if timeout_ms is None else timedelta(milliseconds=timeout_ms),
+        timeout=duration(timeout_ms),
         deadline_at=moment(deadline),
         parent_run_id=None if parent is None else RunId(parent),
         worker_id=None if worker is None else WorkerId(worker),
@@ -110,6 +128,15 @@ def run_of(row: Sequence[Any], heartbeat: Any = None) -> Run:
         recovery_state=None if recovery_state is None else RecoveryState(recovery_state),
         note=note,
         metadata=parsed(metadata),
+        order_mode=OrderMode(order_mode),
+        start_by=moment(start_by),
+        idle_timeout=duration(idle_ms),
+        step_timeout=duration(step_ms),
+        retry=parsed(retry),
+        recovery_strategy=strategy,
+        recovery_max_attempts=max_attempts,
+        stop_reason=None if stop_reason is None else StopReason(stop_reason),
+        voided=bool(voided),
         started_at=moment(started),
         ended_at=moment(ended),
         heartbeat_at=moment(heartbeat),

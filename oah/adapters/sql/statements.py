@@ -56,6 +56,13 @@ class RunRow(NamedTuple):
     timeout_ms: int | None
     deadline_at: datetime | None
     max_retries: int
+    order_mode: str
+    start_timeout_us: int | None
+    idle_timeout_ms: int | None
+    step_timeout_ms: int | None
+    retry: str | None
+    recovery_strategy: str | None
+    recovery_max_attempts: int | None
     data: str
 
 
@@ -65,6 +72,7 @@ class Inserted(NamedTuple):
     created_at: datetime
     due_at: datetime | None
     due_in: timedelta | None
+    start_by: datetime | None
 
 
 class ClaimRow(NamedTuple):

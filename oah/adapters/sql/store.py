@@ -8,8 +8,10 @@ from oah.adapters.sql.columns import now, to_us
 from oah.adapters.sql.commands import Commands
 from oah.adapters.sql.counts import Counts
 from oah.adapters.sql.database import Database
+from oah.adapters.sql.dead_letters import DeadLetters
 from oah.adapters.sql.events import Events
 from oah.adapters.sql.executions import Executions
+from oah.adapters.sql.jobs import Jobs
 from oah.adapters.sql.keys import Keys
 from oah.adapters.sql.measured import MeasuredDatabase
 from oah.adapters.sql.migrate import migrate, schema
@@ -17,16 +19,36 @@ from oah.adapters.sql.owners import Owners
 from oah.adapters.sql.postgres.database import PostgresDatabase
 from oah.adapters.sql.queues import Queues
 from oah.adapters.sql.recoveries import Recoveries
+from oah.adapters.sql.retention import Retention
 from oah.adapters.sql.runs import Runs
 from oah.adapters.sql.sessions import Sessions
 from oah.adapters.sql.sqlite.database import SqliteDatabase
+from oah.adapters.sql.steps import Steps
 from oah.adapters.sql.submits import Submits
+from oah.adapters.sql.webhooks import Webhooks
 from oah.errors import InvalidRequest
 from oah.ports.store import Store
 from oah.ports.telemetry import NullTelemetry, Telemetry
 
 
-class SqlStore(Submits, Executions, Owners, Recoveries, Queues, Runs, Sessions, Events, Keys, Commands, Counts):
+class SqlStore(
+    Submits,
+    Executions,
+    Owners,
+    Recoveries,
+    Queues,
+    Runs,
+    Sessions,
+    Events,
+    Keys,
+    Commands,
+    Counts,
+    Steps,
+    DeadLetters,
+    Jobs,
+    Webhooks,
+    Retention,
+):
     """Everything the port asks for, over one database."""
 
     def migrate(self) -> None:

@@ -28,6 +28,7 @@ class Member(NamedTuple):
 
     new: NewRun
     metadata: str
+    retry: str | None = None
 
     @property
     def key(self) -> tuple[str, str] | None:
@@ -49,13 +50,20 @@ def checked(new: NewRun) -> Member | RequestError:
             idempotency_key=new.idempotency_key,
             request_hash=new.request_hash,
         )
-        for name, length in (("delay", new.delay), ("timeout", new.timeout)):
+        for name, length in (
+            ("delay", new.delay),
+            ("timeout", new.timeout),
+            ("start_timeout", new.start_timeout),
+            ("idle_timeout", new.idle_timeout),
+            ("step_timeout", new.step_timeout),
+        ):
             if length is not None and length < timedelta(0):
                 raise InvalidRequest(f"{name} is negative")
         for name, at in (("due_at", new.due_at), ("deadline_at", new.deadline_at)):
             if at is not None and at.tzinfo is None:
                 raise InvalidRequest(f"{name} has no time zone")
-        return Member(new, dumped("metadata", new.metadata))
+        retry = None if new.retry is None else dumped("retry", new.retry)
+        return Member(new, dumped("metadata", new.metadata), retry)
     except RequestError as error:
         return error
 
@@ -146,6 +154,13 @@ class Batch:
             timeout_ms=None if new.timeout is None else new.timeout // MILLISECOND,
             deadline_at=new.deadline_at,
             max_retries=new.max_retries,
+            order_mode=new.order_mode,
+            start_timeout_us=None if new.start_timeout is None else new.start_timeout // MICROSECOND,
+            idle_timeout_ms=None if new.idle_timeout is None else new.idle_timeout // MILLISECOND,
+            step_timeout_ms=None if new.step_timeout is None else new.step_timeout // MILLISECOND,
+            retry=member.retry,
+            recovery_strategy=new.recovery_strategy,
+            recovery_max_attempts=new.recovery_max_attempts,
             data=json.dumps({"class": new.run_class, "position": state.next_position}),
         )
         state.next_position += 1
@@ -249,6 +264,13 @@ def _run(new: NewRun, row: RunRow, made: Inserted) -> Run:
         deadline_at=new.deadline_at,
         parent_run_id=new.parent_run_id,
         metadata=dict(new.metadata),
+        order_mode=new.order_mode,
+        start_by=made.start_by,
+        idle_timeout=new.idle_timeout,
+        step_timeout=new.step_timeout,
+        retry=new.retry,
+        recovery_strategy=new.recovery_strategy,
+        recovery_max_attempts=new.recovery_max_attempts,
     )
 
 

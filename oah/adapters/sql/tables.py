@@ -13,6 +13,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     SmallInteger,
@@ -38,6 +39,10 @@ CLASS_RANKS = {RunClass.INTERACTIVE: 0, RunClass.SUBAGENT: 1, RunClass.BACKGROUN
 QUEUED = "status = 'queued'"
 ELIGIBLE = "status = 'queued' AND NOT deferred"
 ACTIVE = "status IN ('running', 'waiting_tool')"
+ENDED = "status IN ('completed', 'failed', 'cancelled', 'timed_out')"
+LATEST = "status = 'queued' AND start_by IS NOT NULL"
+DEADLINE = "status = 'queued' AND deadline_at IS NOT NULL"
+OPEN_STEP = "ended_at IS NULL AND deadline_at IS NOT NULL"
 
 workspaces = Table(
     "workspaces",
@@ -48,6 +53,8 @@ workspaces = Table(
     Column("max_active_runs", Integer),
     Column("max_queued_runs", Integer),
     Column("created_at", Moment, nullable=False),
+    Column("recovery_strategy", Text),
+    Column("recovery_max_attempts", Integer),
 )
 
 # How many runs of a workspace are queued, in parts: each process adds to a part of its own, so that a submit and a
@@ -129,6 +136,15 @@ runs = Table(
     Column("queued_at", Moment, nullable=False),
     Column("started_at", Moment),
     Column("ended_at", Moment),
+    Column("order_mode", Text, nullable=False, server_default="strict"),
+    Column("start_by", Moment),
+    Column("idle_timeout_ms", BigInteger),
+    Column("step_timeout_ms", BigInteger),
+    Column("retry", Json),
+    Column("recovery_strategy", Text),
+    Column("recovery_max_attempts", Integer),
+    Column("stop_reason", Text),
+    Column("voided", Boolean, nullable=False, server_default=text("false")),
 )
 Index("ux_runs_active", runs.c.session_id, unique=True, postgresql_where=text(ACTIVE), sqlite_where=text(ACTIVE))
 Index(
@@ -161,6 +177,13 @@ Index(
     postgresql_where=text("status = 'queued' AND deferred"),
     sqlite_where=text("status = 'queued' AND deferred"),
 )
+# Queued runs that may not wait for ever: small, read once a second by the leader.
+Index("ix_runs_start_by", runs.c.start_by, postgresql_where=text(LATEST), sqlite_where=text(LATEST))
+Index("ix_runs_deadline_at", runs.c.deadline_at, postgresql_where=text(DEADLINE), sqlite_where=text(DEADLINE))
+CHILD = "parent_run_id IS NOT NULL"
+Index("ix_runs_parent_run_id", runs.c.parent_run_id, postgresql_where=text(CHILD), sqlite_where=text(CHILD))
+# By age, for retention.
+Index("ix_runs_ended_at", runs.c.ended_at, postgresql_where=text(ENDED), sqlite_where=text(ENDED))
 # Not by position: the eligible ones alone are found by it, or a plan could walk the history of a session.
 Index("ix_runs_session_id_created_at", runs.c.session_id, runs.c.created_at)
 # No index but the primary key contains the id: a plan made on an empty table could take it for a way to a run.
@@ -222,7 +245,14 @@ run_steps = Table(
     Column("name", Text, nullable=False),
     Column("data", Json, nullable=False, server_default="{}"),
     Column("at", Moment, nullable=False),
+    Column("deadline_at", Moment),
+    Column("ended_at", Moment),
+    Column("outcome", Text),
     PrimaryKeyConstraint("run_id", "number"),
+)
+# Steps under way that may not take longer: read once a second by the leader.
+Index(
+    "ix_run_steps_deadline_at", run_steps.c.deadline_at, postgresql_where=text(OPEN_STEP), sqlite_where=text(OPEN_STEP)
 )
 
 idempotency_keys = Table(
@@ -277,6 +307,12 @@ worker_commands = Table(
     Column("given_by", Text, nullable=False),
     Column("at", Moment, nullable=False),
     Column("taken_at", Moment),
+    # Of a command about a run (input, steer): which attempt, what to say to it, and what came of it.
+    Column("run_id", Text),
+    Column("attempt", Integer, nullable=False, server_default="0"),
+    Column("data", Json, nullable=False, server_default="{}"),
+    Column("answer", Json),
+    Column("answered_at", Moment),
 )
 Index(
     "ix_worker_commands_waiting",
@@ -295,4 +331,128 @@ audit = Table(
     Column("subject", Text, nullable=False),
     Column("data", Json, nullable=False, server_default="{}"),
     Index("ix_audit_at", "at"),
+)
+
+# What failed finally: quarantined runs, undeliverable messages, exhausted outbox rows, poison. ``payload`` is the whole
+# of it, ``payload_bytes`` where it is no text. At most one that is dead of a subject.
+dead_letters = Table(
+    "dead_letters",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("workspace_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("session_id", Text),
+    Column("state", Text, nullable=False, server_default="dead"),
+    Column("code", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("payload", Json, nullable=False, server_default="{}"),
+    Column("payload_bytes", LargeBinary),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("first_at", Moment, nullable=False),
+    Column("last_at", Moment, nullable=False),
+    Column("redriven_at", Moment),
+    Column("redriven_by", Text),
+    Column("note", Text),
+    Index("ix_dead_letters_workspace_id_kind_last_at", "workspace_id", "kind", "last_at", "id"),
+)
+DEAD = "state = 'dead'"
+Index(
+    "ux_dead_letters_subject",
+    dead_letters.c.kind,
+    dead_letters.c.subject,
+    unique=True,
+    postgresql_where=text(DEAD),
+    sqlite_where=text(DEAD),
+)
+Index(
+    "ix_dead_letters_dead",
+    dead_letters.c.workspace_id,
+    dead_letters.c.kind,
+    dead_letters.c.last_at,
+    postgresql_where=text(DEAD),
+    sqlite_where=text(DEAD),
+)
+
+# Maintenance jobs: this row is the truth, rq only carries it. ``cursor``: how far it came, written with what it did.
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("workspace_id", Text),
+    Column("kind", Text, nullable=False),
+    Column("state", Text, nullable=False, server_default="queued"),
+    Column("arguments", Json, nullable=False, server_default="{}"),
+    Column("total", Integer, nullable=False, server_default="0"),
+    Column("done", Integer, nullable=False, server_default="0"),
+    Column("failed", Integer, nullable=False, server_default="0"),
+    Column("cursor", Text),
+    Column("result", Json),
+    Column("error", Text),
+    Column("attempt", Integer, nullable=False, server_default="0"),
+    Column("holder", Text),
+    Column("seen_at", Moment),
+    Column("created_by", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("started_at", Moment),
+    Column("ended_at", Moment),
+    Column("cancel_requested_at", Moment),
+    Index("ix_jobs_created_at", "created_at"),
+)
+OPEN_JOB = "state IN ('queued', 'running')"
+Index("ix_jobs_open", jobs.c.created_at, postgresql_where=text(OPEN_JOB), sqlite_where=text(OPEN_JOB))
+
+job_items = Table(
+    "job_items",
+    metadata,
+    Column("job_id", Text, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("detail", Text),
+    PrimaryKeyConstraint("job_id", "number"),
+)
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("workspace_id", Text, ForeignKey("workspaces.id"), nullable=False),
+    Column("url", Text, nullable=False),
+    Column("secret", Text, nullable=False),
+    Column("events", Json, nullable=False, server_default="[]"),
+    Column("description", Text),
+    Column("active", Boolean, nullable=False, server_default=text("true")),
+    Column("timeout_ms", BigInteger, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Index("ix_webhooks_workspace_id", "workspace_id"),
+)
+
+# The outbox of webhooks: written in the transaction that writes the event, once per webhook.
+webhook_deliveries = Table(
+    "webhook_deliveries",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("webhook_id", Text, nullable=False),
+    Column("workspace_id", Text, nullable=False),
+    Column("session_id", Text, nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("run_id", Text),
+    Column("state", Text, nullable=False, server_default="pending"),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("log", Json, nullable=False, server_default="[]"),
+    Column("next_at", Moment, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("ended_at", Moment),
+    Index("ux_webhook_deliveries_event", "webhook_id", "session_id", "number", unique=True),
+    Index("ix_webhook_deliveries_created_at", "created_at"),
+)
+PENDING = "state = 'pending'"
+Index(
+    "ix_webhook_deliveries_pending",
+    webhook_deliveries.c.next_at,
+    postgresql_where=text(PENDING),
+    sqlite_where=text(PENDING),
 )

@@ -26,6 +26,16 @@ class EventType(StrEnum):
     RUN_CANCELLED = "run.cancelled"
     RUN_TIMED_OUT = "run.timed_out"
     RUN_QUARANTINED = "run.quarantined"
+    RUN_RETRYING = "run.retrying"
+    """A failed attempt that is followed by another; the run is not over."""
+    RUN_PROGRESS = "run.progress"
+    RUN_STEERED = "run.steered"
+    RUN_VOIDED = "run.voided"
+    HOOK_NOTICE = "hook.notice"
+    DEAD_LETTER_ADDED = "dead_letter.added"
+    DEAD_LETTER_EVICTED = "dead_letter.evicted"
+    DEAD_LETTER_REDRIVEN = "dead_letter.redriven"
+    DEAD_LETTER_PURGED = "dead_letter.purged"
     QUEUE_UPDATED = "queue.updated"
 
     @property

@@ -52,6 +52,30 @@ class ReadyClass(StrEnum):
     """The first eligible run has a recovery behind it; never raised out of it by a further run."""
 
 
+class OrderMode(StrEnum):
+    """What later runs of the session do while this one waits for its retry."""
+
+    STRICT = "strict"
+    """They wait: the session is held, the retry keeps its place."""
+    SKIP_FAILED = "skip_failed"
+    """They go on: the retry gets a new place when it is due."""
+
+
+class StopReason(StrEnum):
+    """Why an active run was asked to stop; ``runs.stop_reason``, set with the cancel mark."""
+
+    CANCEL = "cancel"
+    """Somebody asked for it."""
+    PARENT = "parent"
+    """The run that had started it was cancelled."""
+    INTERRUPT = "interrupt"
+    """A new run wants its place (``on_busy=interrupt``)."""
+    ROLLBACK = "rollback"
+    """As interrupt; what it did is void (``on_busy=rollback``)."""
+    STEP_TIMEOUT = "step_timeout"
+    MODEL_TIMEOUT = "model_timeout"
+
+
 class RecoveryState(StrEnum):
     """What recovery did with a run last."""
 
@@ -112,6 +136,21 @@ class Run:
     recovery_state: RecoveryState | None = None
     note: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    order_mode: OrderMode = OrderMode.STRICT
+    start_by: datetime | None = None
+    """A run that is still queued then ends as timed out (``start_timeout``)."""
+    idle_timeout: timedelta | None = None
+    """Of an attempt: without any progress for so long it is timed out (``idle_timeout``)."""
+    step_timeout: timedelta | None = None
+    """Of one step that names no time-out of its own."""
+    retry: Mapping[str, Any] | None = None
+    """What the submit said about retries besides ``max_retries``; None: the profile's rules."""
+    recovery_strategy: str | None = None
+    recovery_max_attempts: int | None = None
+    """What the submit said about recovery; None: the profile's, workspace's or deployment's."""
+    stop_reason: StopReason | None = None
+    voided: bool = False
+    """Rolled back: its result is not to be used."""
     started_at: datetime | None = None
     ended_at: datetime | None = None
     heartbeat_at: datetime | None = None

@@ -43,9 +43,12 @@ WITH c AS MATERIALIZED (
     %(id)s::text[], %(session_id)s::text[], %(workspace_id)s::text[], %(parent_run_id)s::text[], %(position)s::bigint[],
     %(number)s::bigint[], %(run_class)s::text[], %(class_rank)s::smallint[], %(input)s::text[], %(metadata)s::text[],
     %(delay_us)s::bigint[], %(due_at)s::timestamptz[], %(timeout_ms)s::bigint[], %(deadline_at)s::timestamptz[],
-    %(max_retries)s::int[], %(data)s::text[]
+    %(max_retries)s::int[], %(order_mode)s::text[], %(start_timeout_us)s::bigint[], %(idle_timeout_ms)s::bigint[],
+    %(step_timeout_ms)s::bigint[], %(retry)s::text[], %(recovery_strategy)s::text[],
+    %(recovery_max_attempts)s::int[], %(data)s::text[]
   ) AS c(id, session_id, workspace_id, parent_run_id, position, number, run_class, class_rank, input, metadata,
-    delay_us, due_at, timeout_ms, deadline_at, max_retries, data)),
+    delay_us, due_at, timeout_ms, deadline_at, max_retries, order_mode, start_timeout_us, idle_timeout_ms,
+    step_timeout_ms, retry, recovery_strategy, recovery_max_attempts, data)),
 d AS MATERIALIZED (SELECT c.*, coalesce(c.due_at, c.now + c.delay_us * interval '1 microsecond') AS due FROM c),
 k AS (SELECT session_id, count(*) AS k FROM c GROUP BY session_id),
 s AS (UPDATE sessions s SET next_position = s.next_position + k.k, event_seq = s.event_seq + k.k,
@@ -57,11 +60,14 @@ w AS (INSERT INTO workspace_counters (workspace_id, part, queued)
 e AS (INSERT INTO run_events (session_id, number, run_id, attempt, type, data, at)
   SELECT session_id, number, id, 0, 'run.queued', data::jsonb, now FROM d)
 INSERT INTO runs (id, session_id, workspace_id, parent_run_id, position, class, class_rank, input, metadata, status,
-  deferred, due_at, timeout_ms, deadline_at, max_retries, created_at, queued_at)
+  deferred, due_at, timeout_ms, deadline_at, max_retries, order_mode, start_by, idle_timeout_ms, step_timeout_ms,
+  retry, recovery_strategy, recovery_max_attempts, created_at, queued_at)
 SELECT id, session_id, workspace_id, parent_run_id, position, run_class, class_rank, input, metadata::jsonb,
-  'queued', coalesce(due > now, false), due, timeout_ms, deadline_at, max_retries, now, now
+  'queued', coalesce(due > now, false), due, timeout_ms, deadline_at, max_retries, order_mode,
+  greatest(due, now) + start_timeout_us * interval '1 microsecond', idle_timeout_ms, step_timeout_ms, retry::jsonb,
+  recovery_strategy, recovery_max_attempts, now, now
 FROM d
-RETURNING id, created_at, due_at, deferred
+RETURNING id, created_at, due_at, deferred, start_by
 """
 
 
@@ -108,6 +114,6 @@ class PostgresSubmit:
         arguments["part"] = self._part
         rows = self._cursor.execute(INSERT, arguments).fetchall()
         return {
-            run_id: Inserted(created, due, due - created if deferred else None)
-            for run_id, created, due, deferred in rows
+            run_id: Inserted(created, due, due - created if deferred else None, start_by)
+            for run_id, created, due, deferred, start_by in rows
         }

@@ -25,8 +25,9 @@ TAKEN_KEY = "SELECT workspace_id, key, request_hash, run_id FROM idempotency_key
 DROP_KEY = "DELETE FROM idempotency_keys WHERE workspace_id = ? AND key = ?"
 INSERT_RUN = """
 INSERT INTO runs (id, session_id, workspace_id, parent_run_id, position, class, class_rank, input, metadata, status,
-  deferred, due_at, timeout_ms, deadline_at, max_retries, created_at, queued_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?)
+  deferred, due_at, timeout_ms, deadline_at, max_retries, order_mode, start_by, idle_timeout_ms, step_timeout_ms,
+  retry, recovery_strategy, recovery_max_attempts, created_at, queued_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 INSERT_EVENT = """
 INSERT INTO run_events (session_id, number, run_id, attempt, type, data, at) VALUES (?, ?, ?, 0, 'run.queued', ?, ?)
@@ -91,14 +92,18 @@ class SqliteSubmit:
             due = now + run.delay_us
         deferred = due is not None and due > now
         deadline = None if run.deadline_at is None else to_us(run.deadline_at)
+        start_by = None if run.start_timeout_us is None else max(due or now, now) + run.start_timeout_us
         self._cursor.execute(
             INSERT_RUN,
             (
                 run.id, run.session_id, run.workspace_id, run.parent_run_id, run.position, run.run_class,
                 run.class_rank, run.input, run.metadata, deferred, due, run.timeout_ms, deadline, run.max_retries,
-                now, now,
+                run.order_mode, start_by, run.idle_timeout_ms, run.step_timeout_ms, run.retry, run.recovery_strategy,
+                run.recovery_max_attempts, now, now,
             ),
         )  # fmt: skip
         self._cursor.execute(INSERT_EVENT, (run.session_id, run.number, run.id, run.data, now))
         due_in = timedelta(microseconds=due - now) if deferred and due is not None else None
-        return Inserted(from_us(now), None if due is None else from_us(due), due_in)
+        return Inserted(
+            from_us(now), None if due is None else from_us(due), due_in, None if start_by is None else from_us(start_by)
+        )

@@ -1,0 +1,9 @@
+"""Rows of what failed finally."""
+
+from __future__ import annotations
+
+from oah.adapters.sql.aggregate import Aggregate
+
+
+class DeadLetters(Aggregate):
+    """The aggregate of what failed finally."""
