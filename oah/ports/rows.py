@@ -21,6 +21,7 @@ from oah.core.model.run import (
     StartReason,
 )
 from oah.core.model.session import HoldReason, Session
+from oah.core.policy.recovery import SAYS_NOTHING, Override
 
 T = TypeVar("T")
 
@@ -174,6 +175,8 @@ class AfterRun:
     event_number: int = 0
     status: RunStatus | None = None
     """The status now; a settle of a run whose cancel was asked for may end as the outcome says."""
+    voided: bool = False
+    """The run was rolled back: an agent that was to be kept is ended, the session's next run starts fresh."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +224,8 @@ class OwnerRow:
     attempt: int = 0
     recovery_attempts: int = 0
     cancel_requested: bool = False
+    run_policy: Override = SAYS_NOTHING
+    workspace_policy: Override = SAYS_NOTHING
 
 
 class RecoveryAction(StrEnum):
@@ -245,6 +250,8 @@ class RecoveryWrite:
     reason: str
     """``worker_lost``, ``worker_restarted`` …"""
     by: str
+    policy_from: Mapping[str, str] = field(default_factory=dict)
+    """Which source said ``strategy`` and ``max_attempts``."""
 
 
 # --- reconcile, rehydrate, relay ------------------------------------------------------------------------------------
@@ -299,6 +306,8 @@ class Cancelled:
     owner: WorkerId | None = None
     lane: Lane | None = None
     after: AfterRun | None = None
+    unheld: bool = False
+    """It was waiting for its retry, and the hold of its session ended with it."""
 
 
 EXCERPT = 2_000

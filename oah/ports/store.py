@@ -17,8 +17,10 @@ from oah.core.model.event import Event
 from oah.core.model.ids import ClaimToken, EpochId, KeyId, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.run import (
     Attempt,
+    RecoveryStrategy,
     Run,
     Step,
+    StopReason,
 )
 from oah.core.model.session import HoldReason, Session, SessionState
 from oah.core.model.workspace import ApiKey, Scope, Workspace
@@ -192,6 +194,8 @@ class CatalogStore(Protocol):
         weight: int,
         max_active_runs: int | None,
         max_queued_runs: int | None,
+        recovery_strategy: RecoveryStrategy | None = None,
+        recovery_max_attempts: int | None = None,
     ) -> Workspace: ...
     def workspaces(self) -> list[Workspace]: ...
     def workspace(self, id_or_name: str) -> Workspace: ...
@@ -251,7 +255,14 @@ class CatalogStore(Protocol):
 
     def attempts(self, run_id: RunId) -> list[Attempt]: ...
     def steps(self, run_id: RunId) -> list[Step]: ...
-    def cancel(self, run_id: RunId, workspace_id: WorkspaceId | None, *, by: str) -> Cancelled: ...
+    def cancel(
+        self,
+        run_id: RunId,
+        workspace_id: WorkspaceId | None,
+        *,
+        by: str,
+        reason: StopReason = StopReason.CANCEL,
+    ) -> Cancelled: ...
     def requeue(self, run_id: RunId, workspace_id: WorkspaceId | None, *, by: str) -> Accepted:
         """A terminal run becomes eligible now with a new position; counters restart. Conflict
         ``run_requeue_invalid_status`` otherwise."""

@@ -10,7 +10,7 @@ from oah.core.model.ids import EpochId, RunId, WorkspaceId
 from oah.errors import LeaseError, Unavailable
 from oah.ports.broker import Broker
 from oah.ports.store import Cancelled, CancelResult, Store
-from oah.services.place import Places
+from oah.services.place import Places, awake
 
 
 def cancel(
@@ -42,6 +42,8 @@ def _forget(store: Store, broker: Broker, epoch: EpochId, found: Cancelled) -> N
     session_id = found.run.session_id
     if found.run.deferred:
         broker.undue(epoch, [found.run.id])
-    if found.after is not None and found.after.waiting is None:
+    if found.unheld:
+        Places(store, broker).put(epoch, [awake(each) for each in store.queued_sessions_of([session_id], epoch)])
+    elif found.after is not None and found.after.waiting is None:
         broker.cancel(epoch, [session_id])
         Places(store, broker).put(epoch, store.queued_sessions_of([session_id], epoch))

@@ -11,10 +11,12 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 
 from oah.core.model.ids import ClaimToken, SessionId
 from oah.core.model.session import HoldReason
 from oah.errors import LeaseError, OahError, Unavailable
+from oah.ports.agent import Agent
 from oah.ports.store import AfterRun, OutputChunk, OwnerRow, RunFence
 from oah.services.settle import Ended, SettleRuns
 from oah.worker.context import WorkerContext
@@ -29,6 +31,10 @@ BATCH = 64
 
 STUCK = 2.0
 """Seconds without a success, while there is something to record, after which a drain no longer waits for it."""
+
+
+VOIDED_GRACE = timedelta(seconds=2)
+"""How politely the idle agent of a run that was rolled back is ended."""
 
 
 class Settler:
@@ -218,10 +224,26 @@ class Settler:
                 self._refused(item)
                 continue
             self._count(item, after)
+            if item.agent is not None and after.voided:
+                self._end_voided(item, item.agent, after)
+                continue
             if item.agent is not None:
                 self._parked.put(fence.session_id, fence.token, item.agent)
                 self._table.parked(fence.session_id, fence.token)
             self._unplaced.append(Ended(fence.session_id, fence.token, after, parked=item.agent is not None))
+
+    def _end_voided(self, item: Finished, agent: Agent, after: AfterRun) -> None:
+        """Rolled back after its turn: what the agent remembers is void. It ends first, then the session is freed."""
+        fence = item.settlement.fence
+        self.happened([(fence.session_id, after.event_number)])
+
+        def end() -> None:
+            empty = agent.close(VOIDED_GRACE)
+            self._table.agent(fence.session_id, fence.token, None)
+            self._context.telemetry.count("oah_agents_killed_total", reason="close" if empty else "unkillable")
+            self.ended(Unparked(fence.session_id, fence.token, empty))
+
+        threading.Thread(target=end, name="end-voided", daemon=True).start()
 
     def _count(self, item: Finished, after: AfterRun) -> None:
         status = str(after.status or item.settlement.outcome.status)

@@ -130,7 +130,9 @@ class Transaction:
             )
 
 
-def after(look: Look, *, applied: bool, status: RunStatus | None = None, number: int = 0) -> AfterRun:
+def after(
+    look: Look, *, applied: bool, status: RunStatus | None = None, number: int = 0, voided: bool = False
+) -> AfterRun:
     """What a session looks like after a write."""
     return AfterRun(
         applied=applied,
@@ -139,4 +141,5 @@ def after(look: Look, *, applied: bool, status: RunStatus | None = None, number:
         until_in=look.until_in,
         event_number=number,
         status=status,
+        voided=voided,
     )

@@ -237,14 +237,15 @@ def code_of(exit_code: int | None) -> int | None:
 def _settle_outcome(transaction: Transaction, settlement: Settlement) -> AfterRun:
     fence = settlement.fence
     row = transaction.connection.execute(
-        select(runs.c.status, runs.c.attempt, run_attempts.c.outcome)
+        select(runs.c.status, runs.c.attempt, runs.c.voided, run_attempts.c.outcome)
         .join(run_attempts, (run_attempts.c.run_id == runs.c.id) & (run_attempts.c.attempt == fence.attempt))
         .where(runs.c.id == fence.run_id, runs.c.session_id == fence.session_id)
     ).first()
     if row is None:
         return after(GONE, applied=False)
     applied = row.attempt == fence.attempt and row.outcome == settlement.outcome.status == row.status
-    return after(transaction.look(fence.session_id), applied=applied, status=RunStatus(row.status))
+    look = transaction.look(fence.session_id)
+    return after(look, applied=applied, status=RunStatus(row.status), voided=bool(row.voided))
 
 
 def _afters(ids: Sequence[str], done: Sequence[FencedRow], looks: dict[str, Look]) -> list[AfterRun]:
@@ -254,6 +255,7 @@ def _afters(ids: Sequence[str], done: Sequence[FencedRow], looks: dict[str, Look
             applied=answer.status is not None,
             status=None if answer.status is None else RunStatus(answer.status),
             number=answer.number,
+            voided=answer.voided,
         )
         for session, answer in zip(ids, done, strict=True)
     ]

@@ -16,8 +16,18 @@ from oah.adapters.sql.tables import run_attempts, run_steps, runs, session_owner
 from oah.adapters.sql.text import require_sound
 from oah.core.model.event import EventType
 from oah.core.model.ids import RunId, SessionId, WorkerId, WorkspaceId
-from oah.core.model.run import Attempt, ReadyClass, RecoveryState, Run, RunStatus, Step
-from oah.core.model.session import SessionState
+from oah.core.model.run import (
+    Attempt,
+    OrderMode,
+    ReadyClass,
+    RecoveryState,
+    Run,
+    RunStatus,
+    StartReason,
+    Step,
+    StopReason,
+)
+from oah.core.model.session import HoldReason, SessionState
 from oah.errors import Conflict, NotFound
 from oah.ports.store import EXCERPT, Accepted, Cancelled, CancelResult, Page, RunFilter
 
@@ -88,45 +98,32 @@ class Runs(Aggregate):
         with self._database.read() as connection:
             return [step_of(row) for row in connection.execute(statement)]
 
-    def cancel(self, run_id: RunId, workspace_id: WorkspaceId | None, *, by: str) -> Cancelled:
-        """Remove a queued run at once; mark an active one, its owner ends it."""
+    def cancel(
+        self,
+        run_id: RunId,
+        workspace_id: WorkspaceId | None,
+        *,
+        by: str,
+        reason: StopReason = StopReason.CANCEL,
+    ) -> Cancelled:
+        """Remove a queued run at once; mark an active one, its owner ends it. The first mark stays."""
         require_sound(by=by)
         with self._locked_run(run_id, workspace_id) as (transaction, run):
             lane = session_of(transaction.sessions[run.session_id]).lane
             if run.status.terminal:
                 return Cancelled(run, CancelResult.TOO_LATE)
             if run.status.active:
-                transaction.connection.execute(
-                    update(runs)
-                    .where(runs.c.id == run_id, runs.c.cancel_requested_at.is_(None))
-                    .values(cancel_requested_at=now(), cancel_requested_by=by)
-                )
+                mark(transaction, run_id, by=by, reason=reason)
                 marked = _run(transaction.connection, run_id, workspace_id)
                 return Cancelled(marked, CancelResult.SIGNALLED, owner=run.worker_id, lane=lane)
-            transaction.connection.execute(
-                update(runs)
-                .where(runs.c.id == run_id)
-                .values(
-                    status=RunStatus.CANCELLED,
-                    deferred=False,
-                    ended_at=now(),
-                    cancel_requested_at=now(),
-                    cancel_requested_by=by,
-                    worker_id=None,
-                    claim_token=None,
-                )
-            )
-            transaction.count_queued(run.session_id, run.workspace_id, -1)
-            number = transaction.append_event(
-                run.session_id, EventType.RUN_CANCELLED, run_id=run_id, attempt=run.attempt, data={"by": by}
-            )
-            transaction.close_if_empty(run.session_id)
+            unheld = _end_backoff(transaction, run)
+            number = remove(transaction, run, by=by, reason=reason)
             gone = _run(transaction.connection, run_id, workspace_id)
             look = after(transaction.look(run.session_id), applied=True, status=gone.status, number=number)
             owner = transaction.connection.execute(
                 select(session_owners.c.worker_id).where(session_owners.c.session_id == run.session_id)
             ).scalar()
-            return Cancelled(gone, CancelResult.REMOVED, owner=owner and WorkerId(owner), lane=lane, after=look)
+            return Cancelled(gone, CancelResult.REMOVED, owner and WorkerId(owner), lane, look, unheld=unheld)
 
     def requeue(self, run_id: RunId, workspace_id: WorkspaceId | None, *, by: str) -> Accepted:
         """A terminal run becomes eligible now: a new position, counters anew, totals kept in ``recovery.total``."""
@@ -166,6 +163,54 @@ class Runs(Aggregate):
             yield transaction, _run(transaction.connection, run_id, workspace_id)
 
 
+def mark(transaction: Transaction, run_id: RunId, *, by: str, reason: StopReason) -> None:
+    """Ask the owner of an active run to end it; who asked first stays."""
+    transaction.connection.execute(
+        update(runs)
+        .where(runs.c.id == run_id, runs.c.cancel_requested_at.is_(None))
+        .values(cancel_requested_at=now(), cancel_requested_by=by, stop_reason=reason)
+    )
+
+
+def remove(transaction: Transaction, run: Run, *, by: str, reason: StopReason) -> int:
+    """End a queued run of a locked session; the number of its last event."""
+    transaction.connection.execute(
+        update(runs)
+        .where(runs.c.id == run.id)
+        .values(
+            status=RunStatus.CANCELLED,
+            deferred=False,
+            ended_at=now(),
+            cancel_requested_at=now(),
+            cancel_requested_by=by,
+            stop_reason=reason,
+            worker_id=None,
+            claim_token=None,
+        )
+    )
+    transaction.count_queued(run.session_id, run.workspace_id, -1)
+    data = {"by": by, "reason": reason.value}
+    number = transaction.append_event(
+        run.session_id, EventType.RUN_CANCELLED, run_id=run.id, attempt=run.attempt, data=data
+    )
+    transaction.close_if_empty(run.session_id)
+    return number
+
+
+def _end_backoff(transaction: Transaction, run: Run) -> bool:
+    """A session held for the retry of this run is held for nothing once the run is gone. True: the hold ended."""
+    holds = transaction.look(run.session_id).holds
+    backoff = HoldReason.BACKOFF.value
+    if backoff not in holds or run.order_mode is not OrderMode.STRICT:
+        return False
+    reason = transaction.connection.execute(select(runs.c.queued_reason).where(runs.c.id == run.id)).scalar_one()
+    if reason != StartReason.RETRIED:
+        return False
+    left = {name: end for name, end in holds.items() if name != backoff}
+    transaction.hot.hold(run.session_id, left)
+    return not left
+
+
 def _eligible_again(run: Run, position: int, by: str) -> dict[str, Any]:
     recovery = dict(run.recovery or {})
     total = recovery.get("total") or {}
@@ -184,13 +229,14 @@ def _eligible_again(run: Run, position: int, by: str) -> dict[str, Any]:
     cleared: Mapping[str, None] = dict.fromkeys(
         (
             "due_at", "started_at", "ended_at", "cancel_requested_at", "cancel_requested_by", "error_code",
-            "error_message", "result", "result_blob", "exit_code", "worker_id", "claim_token",
+            "error_message", "result", "result_blob", "exit_code", "worker_id", "claim_token", "stop_reason",
         )
     )  # fmt: skip
     return {
         **cleared,
         "status": RunStatus.QUEUED,
         "deferred": False,
+        "voided": False,
         "position": position,
         "queued_reason": "requeued",
         "queued_at": now(),

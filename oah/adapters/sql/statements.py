@@ -120,10 +120,12 @@ class SettleRow(NamedTuple):
 
 
 class FencedRow(NamedTuple):
-    """What a fenced write did: the status now (None: refused) and its event's number."""
+    """What a fenced write did: the status now (None: refused), its event's number, and whether the run was rolled
+    back meanwhile."""
 
     status: str | None
     number: int
+    voided: bool = False
 
 
 class OutputRow(NamedTuple):

@@ -74,18 +74,21 @@ WITH c AS MATERIALIZED (SELECT * FROM unnest(%(session_id)s::text[], %(run_id)s:
   AS c(session_id, run_id, attempt, token, status, result, result_blob, exit_code, error_code, error_message,
     recording_blob, agent, keep_owner, data, n)),
 {_FENCED},
-up AS (UPDATE runs r SET status = p.status, ended_at = clock_timestamp(), result = p.result,
-    result_blob = p.result_blob,
+up AS (UPDATE runs r SET status = p.status, ended_at = clock_timestamp(),
+    result = CASE WHEN r.voided THEN NULL ELSE p.result END,
+    result_blob = CASE WHEN r.voided THEN NULL ELSE p.result_blob END,
     exit_code = p.exit_code, error_code = p.error_code, error_message = p.error_message, worker_id = NULL,
     claim_token = NULL, failed_attempts = r.failed_attempts + (p.status IN ('failed', 'timed_out'))::int
   FROM p WHERE r.id = ANY(%(run_id)s::text[]) AND r.id = p.run_id AND r.attempt = p.attempt AND r.status = p.was
-  RETURNING p.*, r.ended_at),
+  RETURNING p.*, r.ended_at, r.voided, r.cancel_requested_by, r.stop_reason),
 sq AS (UPDATE sessions s SET event_seq = s.event_seq + 1,
     state = CASE WHEN s.state = 'closing' AND s.queued_count = 0 THEN 'closed' ELSE s.state END,
     closed_at = CASE WHEN s.state = 'closing' AND s.queued_count = 0 THEN up.ended_at ELSE s.closed_at END
   FROM up WHERE s.id = ANY(%(session_id)s::text[]) AND s.id = up.session_id RETURNING s.id, s.event_seq),
 ev AS (INSERT INTO run_events (session_id, number, run_id, attempt, type, data, at)
-  SELECT up.session_id, sq.event_seq, up.run_id, up.attempt, 'run.' || up.status, up.data::jsonb, up.ended_at
+  SELECT up.session_id, sq.event_seq, up.run_id, up.attempt, 'run.' || up.status,
+    CASE up.status WHEN 'cancelled' THEN up.data::jsonb || jsonb_strip_nulls(jsonb_build_object(
+      'by', up.cancel_requested_by, 'reason', up.stop_reason)) ELSE up.data::jsonb END, up.ended_at
   FROM up JOIN sq ON sq.id = up.session_id),
 ra AS (UPDATE run_attempts a SET ended_at = up.ended_at, outcome = up.status, agent = up.agent,
     recording_blob = up.recording_blob
@@ -96,7 +99,7 @@ dl AS (DELETE FROM session_owners o USING up
 pk AS (UPDATE session_owners o SET parked = true FROM up
   WHERE o.session_id = ANY(%(session_id)s::text[]) AND o.session_id = up.session_id AND o.claim_token = up.token
     AND up.keep_owner)
-SELECT up.n, up.status, sq.event_seq FROM up JOIN sq ON sq.id = up.session_id
+SELECT up.n, up.status, sq.event_seq, up.voided FROM up JOIN sq ON sq.id = up.session_id
 """
 
 RELEASE = f"""
@@ -109,7 +112,8 @@ up AS (UPDATE runs r SET
     started_at = CASE WHEN r.cancel_requested_at IS NULL THEN NULL ELSE r.started_at END,
     worker_id = NULL, claim_token = NULL, queued_reason = 'released', dispatched_epoch = ''
   FROM p WHERE r.id = ANY(%(run_id)s::text[]) AND r.id = p.run_id AND r.attempt = p.attempt AND r.status = p.was
-  RETURNING p.n, p.token, r.id, r.session_id, r.workspace_id, r.attempt, r.status, clock_timestamp() AS now),
+  RETURNING p.n, p.token, r.id, r.session_id, r.workspace_id, r.attempt, r.status, r.cancel_requested_by,
+    r.stop_reason, r.voided, clock_timestamp() AS now),
 sq AS (UPDATE sessions s SET event_seq = s.event_seq + 1,
     queued_count = s.queued_count + (up.status = 'queued')::int,
     state = CASE WHEN s.state = 'closing' AND s.queued_count = 0 AND up.status = 'cancelled' THEN 'closed'
@@ -121,16 +125,17 @@ wc AS (INSERT INTO workspace_counters (workspace_id, part, queued)
   SELECT workspace_id, %(part)s::smallint, count(*) FROM up WHERE status = 'queued' GROUP BY workspace_id
   ORDER BY workspace_id
   ON CONFLICT (workspace_id, part) DO UPDATE SET queued = workspace_counters.queued + excluded.queued),
-ev AS (INSERT INTO run_events (session_id, number, run_id, attempt, type, at)
+ev AS (INSERT INTO run_events (session_id, number, run_id, attempt, type, data, at)
   SELECT up.session_id, sq.event_seq, up.id, up.attempt,
-    CASE up.status WHEN 'queued' THEN 'run.released' ELSE 'run.cancelled' END, up.now
+    CASE up.status WHEN 'queued' THEN 'run.released' ELSE 'run.cancelled' END,
+    jsonb_strip_nulls(jsonb_build_object('by', up.cancel_requested_by, 'reason', up.stop_reason)), up.now
   FROM up JOIN sq ON sq.id = up.session_id),
 ra AS (UPDATE run_attempts a SET ended_at = up.now,
     outcome = CASE up.status WHEN 'queued' THEN 'released' ELSE 'cancelled' END
   FROM up WHERE a.run_id = ANY(%(run_id)s::text[]) AND a.run_id = up.id AND a.attempt = up.attempt),
 dl AS (DELETE FROM session_owners o USING up WHERE o.session_id = ANY(%(session_id)s::text[])
     AND o.session_id = up.session_id AND o.claim_token = up.token)
-SELECT up.n, up.status, sq.event_seq FROM up JOIN sq ON sq.id = up.session_id
+SELECT up.n, up.status, sq.event_seq, up.voided FROM up JOIN sq ON sq.id = up.session_id
 """
 
 OUTPUT = f"""
@@ -265,6 +270,6 @@ class PostgresExecution:
 
     def _fenced(self, statement: str, arguments: dict[str, Any], count: int) -> list[FencedRow]:
         answers = [FencedRow(None, 0)] * count
-        for n, status, number in self._cursor.execute(statement, arguments):
-            answers[n - 1] = FencedRow(status, number)
+        for n, status, number, voided in self._cursor.execute(statement, arguments):
+            answers[n - 1] = FencedRow(status, number, voided)
         return answers

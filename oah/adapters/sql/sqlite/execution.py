@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from oah.adapters.sql.rows import RUN_COLUMNS, SESSION_COLUMNS, listed
 from oah.adapters.sql.sqlite.connections import now_us
@@ -45,7 +45,7 @@ RETURNING event_seq, workspace_id
 """
 EVENT = "INSERT INTO run_events (session_id, number, run_id, attempt, type, data, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
 FENCED = """
-SELECT cancel_requested_at IS NOT NULL FROM runs
+SELECT cancel_requested_at IS NOT NULL, cancel_requested_by, stop_reason, voided FROM runs
 WHERE id = ? AND session_id = ? AND attempt = ? AND claim_token = ? AND status IN ('running', 'waiting_tool')
 """
 SETTLE = """
@@ -75,6 +75,20 @@ DELETE FROM session_owners WHERE session_id = ? AND claim_token = ? AND worker_i
   AND NOT EXISTS (SELECT 1 FROM runs a WHERE a.session_id = session_owners.session_id
     AND a.status IN ('running', 'waiting_tool'))
 """
+
+
+class _Stop(NamedTuple):
+    """What the row of an active run says about its end."""
+
+    asked: bool
+    by: str | None
+    reason: str | None
+    voided: bool
+
+    @property
+    def data(self) -> dict[str, str]:
+        """For the event of a cancelled run."""
+        return {name: value for name, value in (("by", self.by), ("reason", self.reason)) if value is not None}
 
 
 class SqliteExecution:
@@ -131,46 +145,47 @@ class SqliteExecution:
         return [self._settle(row) for row in rows]
 
     def _settle(self, row: SettleRow) -> FencedRow:
-        if self._fence(row.run_id, row.session_id, row.attempt, row.token) is None:
+        stop = self._fence(row.run_id, row.session_id, row.attempt, row.token)
+        if stop is None:
             return FencedRow(None, 0)
         now = now_us()
         failed = row.status in ("failed", "timed_out")
+        result, blob = (None, None) if stop.voided else (row.result, row.result_blob)
         self._cursor.execute(
             SETTLE,
             (
-                row.status, now, row.result, row.result_blob, row.exit_code, row.error_code, row.error_message, failed,
+                row.status, now, result, blob, row.exit_code, row.error_code, row.error_message, failed,
                 row.run_id,
             ),
         )  # fmt: skip
         number = self._numbered(row.session_id, 0)
-        self._cursor.execute(
-            EVENT, (row.session_id, number, row.run_id, row.attempt, f"run.{row.status}", row.data, now)
-        )
+        data = row.data if row.status != "cancelled" else json.dumps({**json.loads(row.data), **stop.data})
+        self._cursor.execute(EVENT, (row.session_id, number, row.run_id, row.attempt, f"run.{row.status}", data, now))
         self._cursor.execute(END_ATTEMPT, (now, row.status, row.agent, row.recording_blob, row.run_id, row.attempt))
         self._cursor.execute(PARK if row.keep_owner else DISOWN, (row.session_id, row.token))
         self._cursor.execute(CLOSE, (now, row.session_id))
-        return FencedRow(row.status, number)
+        return FencedRow(row.status, number, stop.voided)
 
     def release(self, fences: Sequence[RunFence]) -> list[FencedRow]:
         """Back to queued under the fence (or cancelled, when that was asked); in the order given."""
         return [self._release(fence) for fence in fences]
 
     def _release(self, fence: RunFence) -> FencedRow:
-        cancelled = self._fence(fence.run_id, fence.session_id, fence.attempt, fence.token)
-        if cancelled is None:
+        stop = self._fence(fence.run_id, fence.session_id, fence.attempt, fence.token)
+        if stop is None:
             return FencedRow(None, 0)
-        now = now_us()
+        now, cancelled = now_us(), stop.asked
         if cancelled:
             self._cursor.execute(CANCEL, (now, fence.run_id))
         else:
             self._cursor.execute(RELEASE, (fence.run_id,))
         outcome = "cancelled" if cancelled else "released"
         number = self._numbered(fence.session_id, 0 if cancelled else 1)
-        self._event(fence.session_id, number, fence.run_id, fence.attempt, f"run.{outcome}", {}, now)
+        self._event(fence.session_id, number, fence.run_id, fence.attempt, f"run.{outcome}", stop.data, now)
         self._cursor.execute(END_ATTEMPT, (now, outcome, None, None, fence.run_id, fence.attempt))
         self._cursor.execute(DISOWN, (fence.session_id, fence.token))
         self._cursor.execute(CLOSE, (now, fence.session_id))
-        return FencedRow("cancelled" if cancelled else "queued", number)
+        return FencedRow("cancelled" if cancelled else "queued", number, stop.voided)
 
     def output(self, rows: Sequence[OutputRow]) -> list[int | None]:
         """Events under the fence; their numbers in the order given, None where refused."""
@@ -224,10 +239,10 @@ class SqliteExecution:
     def _one(self, statement: str, session: str) -> Any:
         return self._cursor.execute(statement, (session,)).fetchone()
 
-    def _fence(self, run_id: str, session_id: str, attempt: int, token: str) -> bool | None:
-        """None: refused. Else whether a cancel was asked for."""
+    def _fence(self, run_id: str, session_id: str, attempt: int, token: str) -> _Stop | None:
+        """None: refused. Else whether the run was asked to stop, by whom, and why."""
         row = self._cursor.execute(FENCED, (run_id, session_id, attempt, token)).fetchone()
-        return None if row is None else bool(row[0])
+        return None if row is None else _Stop(bool(row[0]), row[1], row[2], bool(row[3]))
 
     def _numbered(self, session: str, queued: int) -> int:
         """The next event number of the session, while its count of queued runs changes by ``queued``."""
