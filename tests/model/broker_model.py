@@ -29,6 +29,7 @@ class Standing:
     counter: int = 0
     expired: bool = False
     reasons: frozenset[str] = frozenset()
+    """Of a held session, or of a parked one that is held where it stands."""
 
     @property
     def owned(self) -> bool:
@@ -68,7 +69,7 @@ class Model:
             self[name] = ready(cls)
         elif s.place == "ready" and s.cls != "suspect":
             self[name] = replace(s, cls=highest(s.cls, cls))
-        elif s.owned:
+        elif s.owned and not s.reasons:
             self[name] = replace(s, heard=highest(s.heard, cls))
         return self[name].place
 
@@ -77,12 +78,14 @@ class Model:
         if s.place in ("idle", "held"):
             self[name] = ready(cls)
         elif s.owned:
-            self[name] = replace(s, heard=highest(s.heard, cls))
+            self[name] = replace(s, heard=highest(s.heard, cls), reasons=frozenset())
         return self[name].place
 
     def hold(self, name: str, reason: str) -> str:
         s = self[name]
-        if not s.owned:
+        if s.place == "parked":
+            self[name] = replace(s, heard=None, reasons=s.reasons | {reason})
+        elif not s.owned:
             self[name] = Standing("held", s.cls, reasons=s.reasons | {reason})
         return self[name].place
 
@@ -127,10 +130,11 @@ class Model:
         if s.owned and s.token not in (token, over) and not rebuilding:
             return False
         waited = s.cls if s.place == "ready" else s.heard
-        self[name] = Standing(place, "interactive", waited, worker, token)
+        reasons = s.reasons if parked else frozenset()
+        self[name] = Standing(place, "interactive", None if reasons else waited, worker, token, reasons=reasons)
         return True
 
-    def free(self, name: str, token: str, target: str, cls: str | None) -> str:
+    def free(self, name: str, token: str, target: str, cls: str | None, *, held: bool = False) -> str:
         s = self[name]
         if not s.owned:
             return s.place
@@ -138,7 +142,8 @@ class Model:
             return "other"
         if target == "parked":
             request = None if s.place == "leased" else s.request
-            self[name] = replace(s, place="parked", heard=highest(s.heard, cls), request=request)
+            heard, reasons = (None, frozenset({"backoff"})) if held else (highest(s.heard, cls), frozenset())
+            self[name] = replace(s, place="parked", heard=heard, request=request, reasons=reasons)
         elif target == "held":
             self[name] = Standing("held", s.cls, reasons=frozenset({"backoff"}))
         elif target == "ready" or s.heard:

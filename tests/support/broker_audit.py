@@ -42,7 +42,9 @@ def audit(client: Any) -> dict[str, dict[str, str]]:
     _ready(client, found, by_place["ready"])
     leased = by_place["leased"] | by_place["parked"]
     assert _members(client, keys.LEASES.at()) == leased, "leases"
-    assert _members(client, keys.HELD.at()) == by_place["held"], "held"
+    held = by_place["held"] | {name for name in by_place["parked"] if "reasons" in found[name]}
+    assert _members(client, keys.HELD.at()) == held, "held"
+    assert not [name for name in held if found[name].get("heard")], "called, or heard of, while it is held"
     _owners(client, found, leased)
     _called(client, found, by_place["parked"])
     _active(client, found, by_place["leased"])

@@ -33,6 +33,7 @@ local function place(s, lane, ws, class, score)
     save_session(s)
   else
     mend_lease(s.id)
+    end_hold(s)
     call_owner(s, class)
   end
 end

@@ -1,14 +1,20 @@
--- purpose: with the token, after a settle: -> ready, parked, idle or held; what was heard meanwhile is honoured
+-- purpose: with the token, after a settle: -> ready, parked (held, where reasons are given), idle or held; what was
+--   heard meanwhile is honoured
 -- each session: session token target class:text? until_in_ms:int? reasons
 -- repeatable: yes, without the token it changes nothing
 -- over maxmemory: yes
 -- returns: OK, then per session: state or 'other', owner ('' unless parked and called)
 -- uses: places owning
 
-local function park(s, class)
+local function park(s, class, until_in_ms, reasons)
   if s.state == 'leased' then
     leave_slot(s.ws, s.id)
     s.state, s.request = 'parked', nil
+  end
+  end_hold(s)
+  if reasons ~= '' then
+    hold_parked(s, reasons, until_in_ms)
+    return
   end
   local waits = highest(s.heard, class)
   if waits then call_owner(s, waits) else save_session(s) end
@@ -16,7 +22,7 @@ end
 
 local function free(s, target, class, until_in_ms, reasons)
   if target == 'parked' then
-    park(s, class)
+    park(s, class, until_in_ms, reasons)
   elseif target == 'held' then
     to_held(s, reasons, until_in_ms)
   elseif target == 'ready' or s.heard then

@@ -1,4 +1,5 @@
--- purpose: idle or ready -> held; held -> reasons added (an end that has passed makes room for the new ones)
+-- purpose: idle or ready -> held; held -> reasons added (an end that has passed makes room for the new ones); parked ->
+--   held where it stands, its owner is not called
 -- each hold: session reasons until_in_ms:int?
 -- repeatable: yes
 -- over maxmemory: yes
@@ -17,24 +18,21 @@ local function join(one, other)
 end
 
 -- The earlier end: promotion looks into SQL then and holds again with what is left.
-local function add(s, reasons, until_in_ms)
+local function with(s, reasons, until_in_ms)
   local stands = tonumber(s['until'])
+  if stands and stands <= now() then return reasons, until_in_ms end
   local given = until_in_ms and now() + until_in_ms
-  if stands and stands <= now() then
-    to_held(s, reasons, until_in_ms)
-    return
-  end
   local first = stands and given and math.min(stands, given) or stands or given
-  to_held(s, join(s.reasons, reasons), first and first - now())
+  return join(s.reasons, reasons), first and first - now()
 end
 
 local answer = {'OK'}
 for session, reasons, until_in_ms in each_hold() do
   local s = load_session(session)
-  if s.state == 'idle' or s.state == 'ready' then
-    to_held(s, reasons, until_in_ms)
-  elseif s.state == 'held' then
-    add(s, reasons, until_in_ms)
+  if s.state == 'parked' then
+    hold_parked(s, with(s, reasons, until_in_ms))
+  elseif s.state ~= 'leased' then
+    to_held(s, with(s, reasons, until_in_ms))
   end
   answer[#answer + 1] = s.state
 end

@@ -20,12 +20,17 @@ local function restore(s, worker, token, parked, lane, ws, class, life_ms, over)
   if taken and s.token ~= token and s.token ~= over and not rebuilding then return '0' end
   -- It was ready because a run waited: the owner's free must not forget that.
   local waited = s.state == 'ready' and s.class or s.heard
+  local reasons, stands = s.reasons, tonumber(s['until'])
   leave(s)
   s.lane, s.ws, s.class = s.lane or lane, s.ws or ws, class
   s.heard = waited
   s.counter, s.request = '0', nil
   own(s, worker, token, now() + life_ms, parked)
-  if parked and waited then call_owner(s, waited) end
+  if parked and reasons then
+    hold_parked(s, reasons, stands and stands - now())
+  elseif parked and waited then
+    call_owner(s, waited)
+  end
   save_session(s)
   return '1'
 end

@@ -16,14 +16,24 @@ local function unindex_ready(s)
   if call('EXISTS', ready) == 0 then leave_ring(s.lane, s.class, s.ws) end
 end
 
+-- A hold: its reasons, and in `held` when the first of them ends. A parked session can be held where it stands.
+local function set_hold(s, reasons, until_in_ms)
+  s.reasons = reasons
+  s['until'] = until_in_ms and number(now() + until_in_ms) or nil
+  call('ZADD', key_held(), s['until'] or '+inf', s.id)
+end
+
+local function end_hold(s)
+  if s.state == 'held' or s.reasons or s['until'] then call('ZREM', key_held(), s.id) end
+  s['until'], s.reasons = nil, nil
+end
+
 -- Out of wherever it stands; the caller puts it somewhere else and saves it.
 local function leave(s)
+  end_hold(s)
   if s.state == 'ready' then
     unindex_ready(s)
-  elseif s.state == 'held' then
-    call('ZREM', key_held(), s.id)
-    s['until'], s.reasons = nil, nil
-  elseif s.state ~= 'idle' then
+  elseif s.state == 'leased' or s.state == 'parked' then
     call('ZREM', key_leases(), s.id)
     call('SREM', key_owned(s.worker), s.id)
     if s.state == 'leased' then leave_slot(s.ws, s.id) else call('ZREM', key_called(s.worker), s.id) end
@@ -43,9 +53,8 @@ end
 
 local function to_held(s, reasons, until_in_ms)
   leave(s)
-  s.state, s.reasons, s.heard, s.score = 'held', reasons, nil, nil
-  s['until'] = until_in_ms and number(now() + until_in_ms) or nil
-  call('ZADD', key_held(), s['until'] or '+inf', s.id)
+  s.state, s.heard, s.score = 'held', nil, nil
+  set_hold(s, reasons, until_in_ms)
   save_session(s)
   return 'held'
 end
@@ -56,8 +65,17 @@ local function to_idle(s)
   return 'idle'
 end
 
--- A parked session has work: its owner finds it in its own set.
+-- Parked and held: it stays its owner's, who is not called before the hold has ended.
+local function hold_parked(s, reasons, until_in_ms)
+  call('ZREM', key_called(s.worker), s.id)
+  s.heard = nil
+  set_hold(s, reasons, until_in_ms)
+  save_session(s)
+end
+
+-- A parked session has work: its owner finds it in its own set. While it is held there is nothing to do.
 local function call_owner(s, class)
+  if s.reasons then return end
   s.heard = highest(s.heard, class)
   call('ZADD', key_called(s.worker), 'NX', next_score(), s.id)
   save_session(s)

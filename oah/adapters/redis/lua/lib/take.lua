@@ -10,6 +10,7 @@ end
 -- It keeps its own token; the class is the one it was called for.
 local function take_parked(s)
   call('ZREM', key_called(worker), s.id)
+  end_hold(s)
   s.request, s.counter = request, number(counter)
   s.class, s.heard = s.heard or s.class or 'interactive', nil
   own(s, worker, s.token, now() + lease_ms, false)
