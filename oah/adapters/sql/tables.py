@@ -77,6 +77,8 @@ sessions = Table(
     Column("agent", Text, nullable=False),
     Column("state", Text, nullable=False, server_default="open"),
     Column("next_position", BigInteger, nullable=False, server_default="1"),
+    # Of runs that go before all others (on_busy=interrupt); counts down.
+    Column("front_position", BigInteger, nullable=False, server_default="0"),
     Column("event_seq", BigInteger, nullable=False, server_default="0"),
     Column("queued_count", Integer, nullable=False, server_default="0"),
     # Reason → microseconds since the epoch at which it ends by itself, or null. "held" is derived: 1 while any stands.
@@ -181,6 +183,9 @@ Index("ix_runs_start_by", runs.c.start_by, postgresql_where=text(LATEST), sqlite
 Index("ix_runs_deadline_at", runs.c.deadline_at, postgresql_where=text(DEADLINE), sqlite_where=text(DEADLINE))
 CHILD = "parent_run_id IS NOT NULL"
 Index("ix_runs_parent_run_id", runs.c.parent_run_id, postgresql_where=text(CHILD), sqlite_where=text(CHILD))
+# What goes with its parent: walked by the leader.
+LIVE_CHILD = f"{CHILD} AND status IN ('queued', 'running', 'waiting_tool')"
+Index("ix_runs_live_children", runs.c.parent_run_id, postgresql_where=text(LIVE_CHILD), sqlite_where=text(LIVE_CHILD))
 # By age, for retention.
 Index("ix_runs_ended_at", runs.c.ended_at, postgresql_where=text(ENDED), sqlite_where=text(ENDED))
 # Not by position: the eligible ones alone are found by it, or a plan could walk the history of a session.
@@ -312,12 +317,22 @@ worker_commands = Table(
     Column("data", Json, nullable=False, server_default="{}"),
     Column("answer", Json),
     Column("answered_at", Moment),
+    # The run that a steer would have become, had none been active: under it a repeated request finds its command.
+    Column("request_id", Text),
 )
 Index(
     "ix_worker_commands_waiting",
     worker_commands.c.worker_id,
     postgresql_where=text("taken_at IS NULL"),
     sqlite_where=text("taken_at IS NULL"),
+)
+REQUESTED = "request_id IS NOT NULL"
+Index(
+    "ux_worker_commands_request_id",
+    worker_commands.c.request_id,
+    unique=True,
+    postgresql_where=text(REQUESTED),
+    sqlite_where=text(REQUESTED),
 )
 
 audit = Table(

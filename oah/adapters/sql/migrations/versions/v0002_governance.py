@@ -188,6 +188,14 @@ def upgrade() -> None:
         sqlite_where=sa.text("parent_run_id IS NOT NULL"),
     )
     op.create_index(
+        "ix_runs_live_children",
+        "runs",
+        ["parent_run_id"],
+        unique=False,
+        postgresql_where=sa.text("parent_run_id IS NOT NULL AND status IN ('queued', 'running', 'waiting_tool')"),
+        sqlite_where=sa.text("parent_run_id IS NOT NULL AND status IN ('queued', 'running', 'waiting_tool')"),
+    )
+    op.create_index(
         "ix_runs_start_by",
         "runs",
         ["start_by"],
@@ -200,5 +208,15 @@ def upgrade() -> None:
     op.add_column("worker_commands", sa.Column("data", Json, server_default="{}", nullable=False))
     op.add_column("worker_commands", sa.Column("answer", Json, nullable=True))
     op.add_column("worker_commands", sa.Column("answered_at", Moment(), nullable=True))
+    op.add_column("worker_commands", sa.Column("request_id", sa.Text(), nullable=True))
+    op.create_index(
+        "ux_worker_commands_request_id",
+        "worker_commands",
+        ["request_id"],
+        unique=True,
+        postgresql_where=sa.text("request_id IS NOT NULL"),
+        sqlite_where=sa.text("request_id IS NOT NULL"),
+    )
+    op.add_column("sessions", sa.Column("front_position", sa.BigInteger(), server_default="0", nullable=False))
     op.add_column("workspaces", sa.Column("recovery_strategy", sa.Text(), nullable=True))
     op.add_column("workspaces", sa.Column("recovery_max_attempts", sa.Integer(), nullable=True))
