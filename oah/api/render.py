@@ -213,6 +213,8 @@ def workspace_document(workspace: Workspace) -> Document:
         "weight": workspace.weight,
         "max_active_runs": workspace.max_active_runs,
         "max_queued_runs": workspace.max_queued_runs,
+        "recovery_strategy": workspace.recovery_strategy,
+        "recovery_max_attempts": workspace.recovery_max_attempts,
         "created_at": moment(workspace.created_at),
     }
 

@@ -173,14 +173,18 @@ class WorkspaceBody(Body):
     weight: int = 1
     max_active_runs: int | None = None
     max_queued_runs: int | None = None
+    recovery_strategy: Strategy | None = None
+    recovery_max_attempts: int | None = None
 
 
 class WorkspaceChanges(Body):
-    """PATCH /workspaces/{id}; what is absent stays, null lifts a cap."""
+    """PATCH /workspaces/{id}; what is absent stays, null lifts a cap or leaves recovery to the deployment."""
 
     weight: int = 1
     max_active_runs: int | None = None
     max_queued_runs: int | None = None
+    recovery_strategy: Strategy | None = None
+    recovery_max_attempts: int | None = None
 
 
 class KeyBody(Body):

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
+from oah.bootstrap.jobs import job_performers, job_queue, tell_again
 from oah.bootstrap.kit import Kit, needs_a_server, open_kit, run
 from oah.controller.process import ControllerContext, Endpoint, create_controller
 from oah.controller.rules import controller_rules
+from oah.ports.jobs import JobQueue
 from oah.runtime.component import Component
 from oah.runtime.group import Group
 from oah.runtime.prelude import Prelude
 from oah.settings import Settings
 
 
-def controller_of(kit: Kit, *, endpoint: Endpoint | None) -> Sequence[Component]:
+def controller_of(kit: Kit, *, endpoint: Endpoint | None, jobs: JobQueue) -> Sequence[Component]:
     """The components of a controller."""
     context = ControllerContext(
         store=kit.store,
@@ -23,12 +25,13 @@ def controller_of(kit: Kit, *, endpoint: Endpoint | None) -> Sequence[Component]
         ids=kit.ids,
         telemetry=kit.telemetry,
         epochs=kit.epochs,
-        rules=controller_rules(kit.settings),
+        rules=controller_rules(kit.settings, kit.profile_policies()),
         holder=kit.holder,
         decisions=kit.decisions,
         endpoint=endpoint,
+        tell_jobs=tell_again(kit, jobs),
     )
-    return create_controller(context)
+    return [*job_performers(kit, jobs), *create_controller(context)]
 
 
 def controller_process(settings: Settings) -> int:
@@ -36,6 +39,6 @@ def controller_process(settings: Settings) -> int:
     needs_a_server(settings, "oah-controller")
     kit = open_kit(settings, process="controller")
     section = settings.controller
-    *duties, probe = controller_of(kit, endpoint=Endpoint(section.host, section.port, kit.telemetry.exposition))
+    *duties, probe = controller_of(kit, endpoint=Endpoint(section.host, section.port, kit.telemetry.exposition), jobs=job_queue(kit))
     prelude = Prelude("controller-prelude", kit.store.migrate, lambda: duties, clock=kit.clock)
     return run(kit, Group([probe, prelude], clock=kit.clock), grace=timedelta(seconds=5))

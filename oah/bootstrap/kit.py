@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -11,12 +12,14 @@ from importlib.metadata import PackageNotFoundError, version
 
 from oah.adapters.embedded.open import open_server
 from oah.adapters.prometheus.telemetry import PrometheusTelemetry
+from oah.adapters.pty.profiles import load_profiles
 from oah.adapters.redis.connect import open_broker as connect_broker
 from oah.adapters.sql.store import open_store
 from oah.adapters.system.clock import SystemClock
 from oah.adapters.system.ids import SystemIds
 from oah.bootstrap.hardening import close_data_dir, forget_secrets
 from oah.controller.rules import recovery_rules
+from oah.core.policy import recovery
 from oah.errors import InvalidRequest
 from oah.ports.broker import Broker, BrokerOptions
 from oah.ports.clock import Ids
@@ -31,6 +34,7 @@ from oah.services.promote import PromoteRuns
 from oah.services.recover import RecoverOwners
 from oah.settings import Settings
 
+log = logging.getLogger(__name__)
 PROFILES_DIR = "agents.d"
 """Below the data directory: further profiles as TOML."""
 
@@ -64,9 +68,20 @@ class Kit:
         return Places(self.store, self.broker)
 
     def recover(self) -> RecoverOwners:
-        """Recovery under the deployment's policy."""
-        rules = recovery_rules(self.settings)
-        return RecoverOwners(self.store, self.places, self.epochs, self.telemetry, rules, self.decisions)
+        """Recovery under the deployment's policy, and that of the profiles known here."""
+        rules, profiles = recovery_rules(self.settings), self.profile_policies()
+        return RecoverOwners(self.store, self.places, self.epochs, self.telemetry, rules, self.decisions, profiles)
+
+    def profile_policies(self) -> dict[str, recovery.Override]:
+        """What the profiles say about recovery. A catalogue that cannot be read says nothing: whoever recovers does
+        not need it, whoever drives agents refuses to start over it."""
+        try:
+            profiles = load_profiles(self.settings.data_dir / PROFILES_DIR)
+        except InvalidRequest as error:
+            log.warning("recovery goes by workspaces and deployment alone: %s", error.message)
+            return {}
+        said = {p.name: recovery.Override(p.recovery_strategy, p.recovery_max_attempts) for p in profiles.values()}
+        return {name: each for name, each in said.items() if each != recovery.SAYS_NOTHING}
 
     def promote(self) -> None:
         """What an ear does when nobody ticks: promotion, and the wake tokens with it."""

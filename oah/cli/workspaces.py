@@ -8,7 +8,7 @@ import click
 
 from oah.cli.arguments import given
 from oah.cli.connection import Connection, pass_connection
-from oah.cli.output import age, emit_json, field, json_option, listing
+from oah.cli.output import age, emit_json, field, json_option, listing, showing
 
 _COLUMNS = (
     ("WORKSPACE", field("id")),
@@ -33,11 +33,16 @@ def list_(connection: Connection, /, *, as_json: bool) -> None:
     listing(connection.client.workspaces(), _COLUMNS, as_json=as_json)
 
 
+_STRATEGIES = ("fail", "requeue_running", "requeue_all")
+
+
 @workspace.command()
 @click.argument("name")
 @click.option("--weight", type=click.IntRange(1), help="Share under load; 1 when left out.")
 @click.option("--max-active-runs", type=click.IntRange(1), help="Runs at once.")
 @click.option("--max-queued-runs", type=click.IntRange(1), help="Runs that may wait.")
+@click.option("--recovery-strategy", type=click.Choice(_STRATEGIES), help="For runs whose worker is lost.")
+@click.option("--recovery-max-attempts", type=click.IntRange(0, 1_000), help="Requeues by recovery at most.")
 @json_option
 @pass_connection
 def create(connection: Connection, /, name: str, *, as_json: bool, **options: Any) -> None:
@@ -47,3 +52,58 @@ def create(connection: Connection, /, name: str, *, as_json: bool, **options: An
         emit_json(made)
     else:
         click.echo(made["id"])
+
+
+@workspace.command()
+@click.argument("workspace")
+@json_option
+@pass_connection
+def show(connection: Connection, /, workspace: str, *, as_json: bool) -> None:
+    """One workspace, by id or name."""
+    found = connection.client.workspace(workspace)
+    showing(found, as_json=as_json)
+
+
+class _OrNone(click.ParamType[object]):
+    """A value of another type, or the word ``none``: what was said is taken back."""
+
+    def __init__(self, inner: click.ParamType[Any]) -> None:
+        self.inner = inner
+        self.name = f"{inner.name}|none"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> object:
+        """The value, or ``TAKEN_BACK``."""
+        return TAKEN_BACK if value in ("none", TAKEN_BACK) else self.inner.convert(value, param, ctx)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """As the help shows it."""
+        return f"{self.inner.get_metavar(param, ctx) or self.inner.name.upper()}|none"
+
+
+TAKEN_BACK = object()
+
+
+@workspace.command()
+@click.argument("workspace")
+@click.option("--weight", type=click.IntRange(1), help="Share under load.")
+@click.option("--max-active-runs", type=_OrNone(click.IntRange(1)), help="Runs at once.")
+@click.option("--max-queued-runs", type=_OrNone(click.IntRange(1)), help="Runs that may wait.")
+@click.option(
+    "--recovery-strategy",
+    type=_OrNone(click.Choice(_STRATEGIES)),
+    help="For runs whose worker is lost; none leaves it to the deployment.",
+)
+@click.option(
+    "--recovery-max-attempts",
+    type=_OrNone(click.IntRange(0, 1_000)),
+    help="Requeues by recovery at most; none leaves it to the deployment.",
+)
+@json_option
+@pass_connection
+def update(connection: Connection, /, workspace: str, *, as_json: bool, **options: Any) -> None:
+    """Change weight, caps, or what becomes of runs whose worker is lost."""
+    changes = {name: None if value is TAKEN_BACK else value for name, value in given(**options).items()}
+    if not changes:
+        raise click.UsageError("nothing to change; see --help")
+    changed = connection.client.update_workspace(workspace, **changes)
+    showing(changed, as_json=as_json)

@@ -301,13 +301,23 @@ class Client:
         weight: int | None = None,
         max_active_runs: int | None = None,
         max_queued_runs: int | None = None,
+        recovery_strategy: str | None = None,
+        recovery_max_attempts: int | None = None,
     ) -> Json:
         """A new workspace. Raises Conflict when the name is taken."""
-        body = _given(name=name, weight=weight, max_active_runs=max_active_runs, max_queued_runs=max_queued_runs)
+        body = _given(
+            name=name,
+            weight=weight,
+            max_active_runs=max_active_runs,
+            max_queued_runs=max_queued_runs,
+            recovery_strategy=recovery_strategy,
+            recovery_max_attempts=recovery_max_attempts,
+        )
         return self._one("POST", "/v1/workspaces", body=body, once=True)
 
     def update_workspace(self, id_or_name: str, **changes: Any) -> Json:
-        """Change ``weight``, ``max_active_runs``, ``max_queued_runs``."""
+        """Change ``weight``, ``max_active_runs``, ``max_queued_runs``, ``recovery_strategy``,
+        ``recovery_max_attempts``; None takes a cap or a word about recovery back."""
         return self._one("PATCH", f"/v1/workspaces/{_part(id_or_name)}", body=changes)
 
     def keys(self, *, workspace: str | None = None) -> list[Json]:

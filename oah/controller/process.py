@@ -61,6 +61,8 @@ class ControllerContext:
     holder: str
     decisions: Decisions
     endpoint: Endpoint | None = None
+    tell_jobs: Callable[[], object] = field(default=lambda: None)
+    """Lets the queue of maintenance jobs hear again of what it may have lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class Services:
             Duty("caps", rules.reconcile_every, lambda: self.caps(epoch())),
             Duty("measure", rules.measure_every, self.measure),
             Duty("forget", rules.audit_every, self.forget),
+            Duty("jobs", rules.jobs_every, context.tell_jobs),
         )
         return Rota(duties, context.clock, context.epochs, going_on=self.going_on)
 
@@ -104,7 +107,7 @@ def create_services(context: ControllerContext, *, going_on: Callable[[], bool] 
     store, broker, telemetry, rules = context.store, context.broker, context.telemetry, context.rules
     decisions = context.decisions
     places = Places(store, broker)
-    recover = RecoverOwners(store, places, context.epochs, telemetry, rules.recovery, decisions)
+    recover = RecoverOwners(store, places, context.epochs, telemetry, rules.recovery, decisions, rules.profiles)
     clocks = WatchClocks(store, broker, context.clock, telemetry, rules.clocks, decisions)
     judge = JudgeOwners(broker, places, recover, clocks, rules.orphan, decisions, context.holder)
     rehydrate = Rehydrate(store, places, rules.lease, decisions)

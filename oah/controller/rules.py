@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from oah.core.policy import clocks, orphan, placement, recovery
+from oah.core.policy.recovery import Override
 from oah.settings import Settings
 
 
@@ -26,6 +28,9 @@ class ControllerRules:
     relay_every: timedelta = timedelta(seconds=1)
     relay_older_than: timedelta = timedelta(seconds=2)
     measure_every: timedelta = timedelta(seconds=5)
+    jobs_every: timedelta = timedelta(seconds=2)
+    profiles: Mapping[str, Override] = field(default_factory=dict)
+    """What the profiles that this process knows say about recovery, by name."""
 
     @property
     def orphan(self) -> orphan.Rules:
@@ -49,8 +54,8 @@ def recovery_rules(settings: Settings) -> recovery.Rules:
     return recovery.Rules(strategy, settings.stale_run_recovery_max_attempts)
 
 
-def controller_rules(settings: Settings) -> ControllerRules:
-    """The rules of a deployment."""
+def controller_rules(settings: Settings, profiles: Mapping[str, Override] | None = None) -> ControllerRules:
+    """The rules of a deployment, and of the profiles known here."""
     section = settings.controller
     return ControllerRules(
         recovery=recovery_rules(settings),
@@ -64,4 +69,5 @@ def controller_rules(settings: Settings) -> ControllerRules:
         tick_every=timedelta(seconds=section.tick_seconds),
         relay_every=timedelta(seconds=section.relay_seconds),
         relay_older_than=timedelta(seconds=section.relay_older_than_seconds),
+        profiles=profiles or {},
     )

@@ -19,6 +19,7 @@ from oah.core.model.run import (
     RunClass,
     RunStatus,
     StartReason,
+    StopReason,
 )
 from oah.core.model.session import HoldReason, Session
 from oah.core.policy.recovery import SAYS_NOTHING, Override
@@ -191,13 +192,29 @@ class OutputChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """An active run that is to be ended, by whom and why."""
+
+    fence: RunFence
+    reason: StopReason = StopReason.CANCEL
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class MarkReply:
-    """Which of the listed (session, token) are still ours; which of our runs somebody wants cancelled."""
+    """Which of the listed (session, token) are still ours; which of our runs somebody wants stopped."""
 
     confirmed: frozenset[SessionId]
-    cancels: tuple[RunFence, ...] = ()
+    stops: tuple[Stop, ...] = ()
     unread: frozenset[SessionId] = frozenset()
     """Rows that somebody else kept locked: neither ours still nor lost."""
+    heard: Mapping[SessionId, timedelta] = field(default_factory=dict)
+    """How long ago a run said something of itself (a step, progress); nothing at all for one that waits."""
+
+    @property
+    def cancels(self) -> tuple[RunFence, ...]:
+        """The runs to be stopped."""
+        return tuple(stop.fence for stop in self.stops)
 
 
 # --- recovery -------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from oah.core.model.run import (
 from oah.core.model.session import HoldReason, Session, SessionState
 from oah.core.model.workspace import ApiKey, Scope, Workspace
 from oah.errors import RequestError
+from oah.ports.children import ChildrenStore
 from oah.ports.dead_letters import DeadLetterStore
 from oah.ports.jobs import JobStore
 from oah.ports.retention import RetentionStore
@@ -54,6 +55,7 @@ from oah.ports.rows import (
     StartClaim,
     Started,
     StartReply,
+    Stop,
     StoreCounts,
     SubmitLimits,
     WorkerCommand,
@@ -89,6 +91,7 @@ __all__ = [
     "StartClaim",
     "StartReply",
     "Started",
+    "Stop",
     "Store",
     "StoreCounts",
     "SubmitLimits",
@@ -286,6 +289,7 @@ class Store(
     WorkStore,
     RecoveryStore,
     CatalogStore,
+    ChildrenStore,
     StepStore,
     DeadLetterStore,
     JobStore,

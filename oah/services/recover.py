@@ -6,8 +6,8 @@ name's directory has killed what earlier incarnations left. One member's error n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from oah.core.model.ids import WorkerId
 from oah.core.policy import recovery
@@ -49,7 +49,10 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class RecoverOwners:
-    """One batch of orphans. Raises Unavailable: repeat it, the compare-and-set makes that harmless."""
+    """One batch of orphans. Raises Unavailable: repeat it, the compare-and-set makes that harmless.
+
+    ``rules``: the deployment's; ``profiles``: what the profiles that this process knows say, by name.
+    """
 
     store: RecoveryStore
     places: Places
@@ -57,6 +60,7 @@ class RecoverOwners:
     telemetry: Telemetry
     rules: recovery.Rules
     decisions: Decisions
+    profiles: Mapping[str, recovery.Override] = field(default_factory=dict)
 
     def __call__(self, orphans: Sequence[OwnerRow], *, cause: str, by: str) -> list[Recovered]:
         """Decide, commit, tell the broker. ``cause``: ``worker_lost``, ``worker_restarted``."""
@@ -76,14 +80,21 @@ class RecoverOwners:
 
     def _decide(self, owner: OwnerRow, *, cause: str, by: str) -> RecoveryWrite:
         view = recovery.View(owner.run_status, owner.recovery_attempts, owner.cancel_requested)
-        decision = recovery.decide(view, self.rules)
+        resolved = recovery.resolve(
+            self.rules,
+            run=owner.run_policy,
+            profile=self.profiles.get(owner.lane.profile, recovery.SAYS_NOTHING),
+            workspace=owner.workspace_policy,
+        )
+        decision = recovery.decide(view, resolved.rules)
         return RecoveryWrite(
             owner=owner,
             action=_ACTIONS[type(decision)],
-            strategy=str(self.rules.strategy),
-            max_attempts=self.rules.max_attempts,
+            strategy=str(resolved.rules.strategy),
+            max_attempts=resolved.rules.max_attempts,
             reason=_reason(decision, cause),
             by=by,
+            policy_from=resolved.policy_from,
         )
 
     def _apply(self, writes: Sequence[RecoveryWrite]) -> list[AfterRun | OahError]:

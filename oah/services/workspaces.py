@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from oah.core.model.ids import WorkspaceId
+from oah.core.model.run import RecoveryStrategy
 from oah.core.model.workspace import DEFAULT_WORKSPACE, Workspace
 from oah.core.policy import admission
 from oah.errors import InvalidRequest, NotFound
@@ -13,6 +14,7 @@ from oah.ports.clock import Ids
 from oah.ports.store import Store
 
 _LARGEST = 1_000_000_000
+_MOST_ATTEMPTS = 1_000
 
 
 def create(
@@ -23,22 +25,33 @@ def create(
     weight: int = 1,
     max_active_runs: int | None = None,
     max_queued_runs: int | None = None,
+    recovery_strategy: RecoveryStrategy | None = None,
+    recovery_max_attempts: int | None = None,
 ) -> Workspace:
     """A new workspace. Raises InvalidRequest; Conflict when the name is taken."""
     admission.name(name, what="workspace")
-    _bounds({"weight": weight, "max_active_runs": max_active_runs, "max_queued_runs": max_queued_runs})
+    _bounds(
+        {
+            "weight": weight,
+            "max_active_runs": max_active_runs,
+            "max_queued_runs": max_queued_runs,
+            "recovery_max_attempts": recovery_max_attempts,
+        }
+    )
     return store.create_workspace(
         WorkspaceId(ids.new("ws")),
         name,
         weight=weight,
         max_active_runs=max_active_runs,
         max_queued_runs=max_queued_runs,
+        recovery_strategy=recovery_strategy,
+        recovery_max_attempts=recovery_max_attempts,
     )
 
 
 def change(store: Store, workspace: WorkspaceId, changes: Mapping[str, Any]) -> Workspace:
-    """Change weight and caps. Raises NotFound, InvalidRequest."""
-    _bounds(changes)
+    """Change weight, caps and what it says about recovery. Raises NotFound, InvalidRequest."""
+    _bounds({name: value for name, value in changes.items() if name != "recovery_strategy"})
     return store.update_workspace(workspace, dict(changes))
 
 
@@ -46,8 +59,9 @@ def _bounds(values: Mapping[str, int | None]) -> None:
     for name, value in values.items():
         if name == "weight" and (value is None or not 1 <= value <= 1000):
             raise InvalidRequest("weight must be 1 to 1000")
-        if name != "weight" and value is not None and not 0 <= value <= _LARGEST:
-            raise InvalidRequest(f"{name} must be 0 to {_LARGEST}, or null for no limit")
+        largest = _MOST_ATTEMPTS if name == "recovery_max_attempts" else _LARGEST
+        if name != "weight" and value is not None and not 0 <= value <= largest:
+            raise InvalidRequest(f"{name} must be 0 to {largest}, or null for no word of its own")
 
 
 def resolve(store: Store, named: str | None, bound_to: WorkspaceId | None) -> WorkspaceId:

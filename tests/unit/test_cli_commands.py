@@ -353,6 +353,19 @@ def test_workspaces_and_agents(call: Oah) -> None:
     assert "shell" in call("agent", "list", routes=routes)[0].stdout
 
 
+def test_a_workspace_is_changed_and_told_to_say_nothing_again(call: Oah) -> None:
+    routes = {"PATCH /v1/workspaces/a": {"id": "wks_1", "name": "a"}, "GET /v1/workspaces/a": {"id": "wks_1"}}
+    asked = ("--recovery-strategy", "requeue_all", "--recovery-max-attempts", "0", "--max-active-runs", "none")
+    result, api = call("workspace", "update", "a", *asked, routes=routes)
+    assert result.exit_code == 0
+    assert api.body() == {"recovery_strategy": "requeue_all", "recovery_max_attempts": 0, "max_active_runs": None}
+    _, api = call("workspace", "update", "a", "--recovery-strategy", "none", routes=routes)
+    assert api.body() == {"recovery_strategy": None}
+    assert call("workspace", "update", "a", routes=routes)[0].exit_code == 2
+    assert call("workspace", "update", "a", "--recovery-strategy", "pray", routes=routes)[0].exit_code == 2
+    assert call("workspace", "show", "a", routes=routes)[0].stdout == "id  wks_1\n"
+
+
 # --- failures -------------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from oah.adapters.pty.profiles import load_profiles
 from oah.core.dialogue.profile import Kind, parse_profile
+from oah.core.model.run import RecoveryStrategy
 from oah.errors import InvalidRequest
 from tests.support.terminals import TESTING_AGENTS
 
@@ -31,6 +32,10 @@ def test_a_profile_is_what_its_file_says() -> None:
         (GOOD + "rows = -1", "rows must be a number"),
         (GOOD + "colour = 1", "unknown key 'colour'"),
         (GOOD + "[env]\nA = 1", "table of strings"),
+        (GOOD + "recovery = 1", "recovery must be a table"),
+        (GOOD + '[recovery]\nstrategy = "pray"', "one of fail, requeue_running, requeue_all"),
+        (GOOD + "[recovery]\nmax_attempts = -1", "a whole number"),
+        (GOOD + "[recovery]\nattempts = 1", "unknown key 'recovery.attempts'"),
     ],
 )
 def test_a_bad_profile_is_refused_with_file_and_reason(text: str, words: str) -> None:
@@ -39,6 +44,14 @@ def test_a_bad_profile_is_refused_with_file_and_reason(text: str, words: str) ->
     assert caught.value.code == "invalid_profile"
     assert "x.toml" in str(caught.value)
     assert words in str(caught.value)
+
+
+def test_a_profile_may_say_what_becomes_of_runs_whose_worker_is_lost() -> None:
+    text = GOOD + '[recovery]\nstrategy = "requeue_all"\nmax_attempts = 0\n'
+    profile = parse_profile(text, source="x.toml")
+    assert (profile.recovery_strategy, profile.recovery_max_attempts) == (RecoveryStrategy.REQUEUE_ALL, 0)
+    silent = parse_profile(GOOD, source="x.toml")
+    assert (silent.recovery_strategy, silent.recovery_max_attempts) == (None, None)
 
 
 def test_the_built_in_agents_ship() -> None:

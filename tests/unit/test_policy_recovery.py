@@ -12,12 +12,16 @@ from oah.core.policy.recovery import (
     Cancel,
     DropOwner,
     Fail,
+    Override,
     Quarantine,
     Requeue,
     Rules,
+    Source,
     Strategy,
     View,
     decide,
+    override,
+    resolve,
 )
 
 views = st.builds(View, st.none() | st.sampled_from(RunStatus), st.integers(0, 9), st.booleans())
@@ -79,3 +83,29 @@ def test_every_decision_is_an_arrow_of_the_life_of_a_run(view: View, rule: Rules
     decision = decide(view, rule)
     if view.status is not None and not isinstance(decision, DropOwner):
         assert RUN.allows(view.status, targets[type(decision)], by="recover")
+
+
+# --- whose word counts ----------------------------------------------------------------------------------------------
+
+overrides = st.builds(Override, st.none() | st.sampled_from(Strategy), st.none() | st.integers(0, 5))
+
+
+@given(rules, overrides, overrides, overrides)
+def test_the_most_specific_word_counts_for_each_member_by_itself(
+    deployment: Rules, run: Override, profile: Override, workspace: Override
+) -> None:
+    found = resolve(deployment, run=run, profile=profile, workspace=workspace)
+    said = [(Source.RUN, run), (Source.PROFILE, profile), (Source.WORKSPACE, workspace)]
+    said.append((Source.DEPLOYMENT, Override(deployment.strategy, deployment.max_attempts)))
+    strategies = [(each.strategy, source) for source, each in said if each.strategy is not None]
+    attempts = [(each.max_attempts, source) for source, each in said if each.max_attempts is not None]
+    assert (found.rules.strategy, found.strategy_from) == strategies[0]
+    assert (found.rules.max_attempts, found.max_attempts_from) == attempts[0]
+    assert found.policy_from == {"strategy": found.strategy_from, "max_attempts": found.max_attempts_from}
+
+
+def test_who_says_nothing_changes_nothing() -> None:
+    deployment = Rules(Strategy.REQUEUE_RUNNING, 3)
+    assert resolve(deployment).rules == deployment
+    assert override(None, None) == override("of_a_later_release", None) == Override()
+    assert override("requeue_all", 0) == Override(Strategy.REQUEUE_ALL, 0)

@@ -14,10 +14,13 @@ from oah.adapters.sql.rows import KEY_COLUMNS, WORKSPACE_COLUMNS, key_of, worksp
 from oah.adapters.sql.tables import api_keys, workspaces
 from oah.adapters.sql.text import require_sound
 from oah.core.model.ids import KeyId, WorkspaceId
+from oah.core.model.run import RecoveryStrategy
 from oah.core.model.workspace import ApiKey, Scope, Workspace
 from oah.errors import Conflict, InvalidRequest, NotFound
 
-WORKSPACE_CHANGES = frozenset({"name", "weight", "max_active_runs", "max_queued_runs"})
+WORKSPACE_CHANGES = frozenset(
+    {"name", "weight", "max_active_runs", "max_queued_runs", "recovery_strategy", "recovery_max_attempts"}
+)
 
 
 class Keys(Aggregate):
@@ -31,6 +34,8 @@ class Keys(Aggregate):
         weight: int,
         max_active_runs: int | None,
         max_queued_runs: int | None,
+        recovery_strategy: RecoveryStrategy | None = None,
+        recovery_max_attempts: int | None = None,
     ) -> Workspace:
         """Raises Conflict when the id or the name is taken."""
         require_sound(id=workspace_id, name=name)
@@ -47,6 +52,8 @@ class Keys(Aggregate):
                     weight=weight,
                     max_active_runs=max_active_runs,
                     max_queued_runs=max_queued_runs,
+                    recovery_strategy=recovery_strategy,
+                    recovery_max_attempts=recovery_max_attempts,
                     created_at=now(),
                 )
             )
@@ -64,7 +71,7 @@ class Keys(Aggregate):
             return _workspace(connection, id_or_name)
 
     def update_workspace(self, id_or_name: str, changes: Mapping[str, Any]) -> Workspace:
-        """Change ``name``, ``weight``, ``max_active_runs`` or ``max_queued_runs``. Raises NotFound, Conflict."""
+        """Change what stands in ``WORKSPACE_CHANGES``. Raises NotFound, Conflict, InvalidRequest."""
         if unknown := set(changes) - WORKSPACE_CHANGES:
             raise InvalidRequest(f"a workspace has no {', '.join(sorted(unknown))} to change")
         with self._database.write() as connection:

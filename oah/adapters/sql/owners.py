@@ -12,10 +12,11 @@ from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.columns import MICROSECOND, age_us
 from oah.adapters.sql.database import Database
 from oah.adapters.sql.rows import required
-from oah.adapters.sql.tables import runs, session_owners, sessions
+from oah.adapters.sql.tables import runs, session_owners, sessions, workspaces
 from oah.core.model.ids import ClaimToken, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass, RunStatus
+from oah.core.policy.recovery import override
 from oah.ports.store import OwnerRow
 
 ACTIVE = ("running", "waiting_tool")
@@ -86,9 +87,15 @@ def _owners() -> Select[Any]:
             runs.c.recovery_attempts,
             runs.c.cancel_requested_at,
             runs.c["class"].label("run_class"),
+            runs.c.recovery_strategy,
+            runs.c.recovery_max_attempts,
+            workspaces.c.recovery_strategy.label("workspace_strategy"),
+            workspaces.c.recovery_max_attempts.label("workspace_max_attempts"),
         )
         .select_from(
-            session_owners.join(sessions, sessions.c.id == session_owners.c.session_id).outerjoin(runs, active)
+            session_owners.join(sessions, sessions.c.id == session_owners.c.session_id)
+            .join(workspaces, workspaces.c.id == sessions.c.workspace_id)
+            .outerjoin(runs, active)
         )
         .order_by(session_owners.c.session_id)
     )
@@ -110,4 +117,6 @@ def _owner(row: Any, waiting: ReadyClass | None) -> OwnerRow:
         attempt=row.attempt or 0,
         recovery_attempts=row.recovery_attempts or 0,
         cancel_requested=row.cancel_requested_at is not None,
+        run_policy=override(row.recovery_strategy, row.recovery_max_attempts),
+        workspace_policy=override(row.workspace_strategy, row.workspace_max_attempts),
     )

@@ -15,6 +15,7 @@ from oah.core.model.run import (
     Attempt,
     OrderMode,
     RecoveryState,
+    RecoveryStrategy,
     Run,
     RunClass,
     RunError,
@@ -38,7 +39,10 @@ SESSION_COLUMNS = (
     "id", "workspace_id", "pool", "agent", "state", "created_at", "queued_count", "event_seq", "holds", "session_ref",
     "cwd", "env", "title", "labels", "metadata", "closed_at",
 )  # fmt: skip
-WORKSPACE_COLUMNS = ("id", "name", "created_at", "weight", "max_active_runs", "max_queued_runs")
+WORKSPACE_COLUMNS = (
+    "id", "name", "created_at", "weight", "max_active_runs", "max_queued_runs", "recovery_strategy",
+    "recovery_max_attempts",
+)  # fmt: skip
 KEY_COLUMNS = ("id", "name", "workspace_id", "scopes", "created_at", "expires_at", "revoked_at")
 EVENT_COLUMNS = ("session_id", "number", "run_id", "attempt", "type", "data", "at")
 ATTEMPT_COLUMNS = (
@@ -170,8 +174,9 @@ def session_of(row: Sequence[Any]) -> Session:
 
 def workspace_of(row: Sequence[Any]) -> Workspace:
     """A row in the order of WORKSPACE_COLUMNS."""
-    workspace_id, name, created, weight, active, queued = row
-    return Workspace(WorkspaceId(workspace_id), name, required(created), weight, active, queued)
+    workspace_id, name, created, weight, active, queued, strategy, max_attempts = row
+    known = RecoveryStrategy(strategy) if strategy in set(RecoveryStrategy) else None
+    return Workspace(WorkspaceId(workspace_id), name, required(created), weight, active, queued, known, max_attempts)
 
 
 def key_of(row: Sequence[Any]) -> ApiKey:

@@ -26,6 +26,8 @@ def create_workspace(body: WorkspaceBody, desk: Desk, caller: Caller) -> Respons
         weight=body.weight,
         max_active_runs=body.max_active_runs,
         max_queued_runs=body.max_queued_runs,
+        recovery_strategy=body.recovery_strategy,
+        recovery_max_attempts=body.recovery_max_attempts,
     )
     return answer(workspace_document(made), 201, {"location": f"/v1/workspaces/{made.id}"})
 
@@ -46,7 +48,7 @@ def show_workspace(workspace: Named, desk: Desk, caller: Caller) -> Response:
 
 @router.patch("/workspaces/{workspace}", **needs(Scope.ADMIN))
 def change_workspace(workspace: Named, body: WorkspaceChanges, desk: Desk, caller: Caller) -> Response:
-    """Change weight and caps."""
+    """Change weight, caps, and what it says about recovery."""
     store = desk.context.store
     found = workspaces.resolve(store, workspace, caller.workspace_id)
     return answer(workspace_document(workspaces.change(store, found, body.model_dump(exclude_unset=True))))

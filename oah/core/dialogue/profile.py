@@ -12,6 +12,9 @@ turn begins and
 `marker.injection`).
 * ``interrupt_key``, ``quit``: what to type to interrupt a turn, to leave. ``ready_seconds``: how long the start may
 take.
+* ``[recovery]`` ``strategy``, ``max_attempts``: what becomes of a run whose worker is lost; a run may say otherwise.
+* ``idle_timeout_seconds``: how long a turn may go without progress (no limit when left out); ``cpu_is_progress``:
+whether the processor time of its tree counts as progress.
 * ``env``, ``rows``, ``cols``; ``failed_code``: error code of a turn whose status is not 0.
 """
 
@@ -25,6 +28,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
+from oah.core.model.run import RecoveryStrategy
 from oah.errors import InvalidRequest
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
@@ -54,6 +58,10 @@ class Profile:
     rows: int = 40
     cols: int = 100
     failed_code: str = "exit_nonzero"
+    idle: timedelta | None = None
+    cpu_is_progress: bool = False
+    recovery_strategy: RecoveryStrategy | None = None
+    recovery_max_attempts: int | None = None
     source: str = ""
 
 
@@ -81,20 +89,37 @@ def profile_from(table: Mapping[str, Any], *, source: str) -> Profile:
         raise _invalid(source, f"kind {kind!r}: one of {', '.join(Kind)}")
     plain = {
         key: table[key]
-        for key in ("boot", "inject", "interrupt_key", "quit", "rows", "cols", "failed_code")
+        for key in ("boot", "inject", "interrupt_key", "quit", "rows", "cols", "failed_code", "cpu_is_progress")
         if key in table
     }
+    strategy, max_attempts = _recovery(table.get("recovery", {}), source=source)
     profile = Profile(
         name=name,
         kind=Kind(kind),
         argv=tuple(table.get("argv", ())),
         env=dict(table.get("env", {})),
         ready=timedelta(seconds=table.get("ready_seconds", 30)),
+        idle=timedelta(seconds=table["idle_timeout_seconds"]) if "idle_timeout_seconds" in table else None,
+        recovery_strategy=strategy,
+        recovery_max_attempts=max_attempts,
         source=source,
         **plain,
     )
     _check(profile)
     return profile
+
+
+def _recovery(section: Mapping[str, Any], *, source: str) -> tuple[RecoveryStrategy | None, int | None]:
+    """The ``[recovery]`` table."""
+    unknown = sorted(set(section) - {"strategy", "max_attempts"})
+    if unknown:
+        raise _invalid(source, f"unknown key 'recovery.{unknown[0]}'")
+    strategy, attempts = section.get("strategy"), section.get("max_attempts")
+    if strategy is not None and strategy not in set(RecoveryStrategy):
+        raise _invalid(source, f"recovery.strategy {strategy!r}: one of {', '.join(RecoveryStrategy)}")
+    if attempts is not None and (not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 0):
+        raise _invalid(source, "recovery.max_attempts must be a whole number, 0 for never again")
+    return None if strategy is None else RecoveryStrategy(strategy), attempts
 
 
 _TYPES = {
@@ -110,6 +135,9 @@ _TYPES = {
     "rows": "number",
     "cols": "number",
     "failed_code": "string",
+    "idle_timeout_seconds": "number",
+    "cpu_is_progress": "boolean",
+    "recovery": "table",
 }
 
 
@@ -119,6 +147,10 @@ def _fits(value: object, kind: str) -> bool:
             return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
         case "table of strings":
             return isinstance(value, dict) and all(isinstance(entry, str) for entry in value.values())
+        case "table":
+            return isinstance(value, dict)
+        case "boolean":
+            return isinstance(value, bool)
         case "number":
             return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
         case _:

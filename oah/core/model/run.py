@@ -76,6 +76,14 @@ class StopReason(StrEnum):
     MODEL_TIMEOUT = "model_timeout"
 
 
+class RecoveryStrategy(StrEnum):
+    """What is wanted for a run whose worker is lost; the values of `OAH_STALE_RUN_RECOVERY_STRATEGY`."""
+
+    FAIL = "fail"
+    REQUEUE_RUNNING = "requeue_running"
+    REQUEUE_ALL = "requeue_all"
+
+
 class RecoveryState(StrEnum):
     """What recovery did with a run last."""
 

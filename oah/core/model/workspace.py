@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from oah.core.model.ids import KeyId, WorkspaceId
+from oah.core.model.run import RecoveryStrategy
 
 DEFAULT_WORKSPACE = WorkspaceId("default")
 
@@ -30,6 +31,9 @@ class Workspace:
     weight: int = 1
     max_active_runs: int | None = None
     max_queued_runs: int | None = None
+    recovery_strategy: RecoveryStrategy | None = None
+    recovery_max_attempts: int | None = None
+    """What it says about recovery; None: the deployment's."""
 
 
 @dataclass(frozen=True, slots=True)

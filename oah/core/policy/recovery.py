@@ -8,21 +8,16 @@ elsewhere (`orphan.py`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from oah.core.model.run import RunStatus
+from oah.core.model.run import RecoveryStrategy, RunStatus
+
+Strategy = RecoveryStrategy
 
 FAIL_CLOSED = "fail_closed"
 """The reason of a failure that says nothing about the run but that the operator wants it so."""
-
-
-class Strategy(StrEnum):
-    """What an operator wants done; the values of `OAH_STALE_RUN_RECOVERY_STRATEGY`."""
-
-    FAIL = "fail"
-    REQUEUE_RUNNING = "requeue_running"
-    REQUEUE_ALL = "requeue_all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +26,69 @@ class Rules:
 
     strategy: Strategy
     max_attempts: int = 3
+
+
+class Source(StrEnum):
+    """Who may say what becomes of a run, the most specific first."""
+
+    RUN = "run"
+    PROFILE = "profile"
+    WORKSPACE = "workspace"
+    DEPLOYMENT = "deployment"
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """What one source says; None: nothing, the next one is asked."""
+
+    strategy: Strategy | None = None
+    max_attempts: int | None = None
+
+
+SAYS_NOTHING = Override()
+
+
+def override(strategy: str | None, max_attempts: int | None) -> Override:
+    """What a row says. A strategy that this release does not know says nothing."""
+    known = Strategy(strategy) if strategy in set(Strategy) else None
+    return Override(known, max_attempts)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The rules for one run, and which source each of the two members comes from."""
+
+    rules: Rules
+    strategy_from: Source
+    max_attempts_from: Source
+
+    @property
+    def policy_from(self) -> Mapping[str, str]:
+        """As the run's recovery record has it."""
+        return {"strategy": self.strategy_from.value, "max_attempts": self.max_attempts_from.value}
+
+
+def resolve(
+    deployment: Rules,
+    *,
+    run: Override = SAYS_NOTHING,
+    profile: Override = SAYS_NOTHING,
+    workspace: Override = SAYS_NOTHING,
+) -> Resolved:
+    """Run over profile over workspace over deployment, for each member by itself.
+
+    A profile that the decider does not know says nothing: it judges by what it knows, and a run that is queued again
+    stays in its lane, where only workers that do know the profile take it.
+    """
+    asked = ((Source.RUN, run), (Source.PROFILE, profile), (Source.WORKSPACE, workspace))
+    strategy, strategy_from = deployment.strategy, Source.DEPLOYMENT
+    attempts, attempts_from = deployment.max_attempts, Source.DEPLOYMENT
+    for source, says in reversed(asked):
+        if says.strategy is not None:
+            strategy, strategy_from = says.strategy, source
+        if says.max_attempts is not None:
+            attempts, attempts_from = says.max_attempts, source
+    return Resolved(Rules(strategy, attempts), strategy_from, attempts_from)
 
 
 @dataclass(frozen=True, slots=True)
