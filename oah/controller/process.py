@@ -22,6 +22,7 @@ from oah.runtime.leadership import Leadership
 from oah.runtime.loop import Loop
 from oah.runtime.probe import Exposition, Probe
 from oah.services.audit import AuditOwners
+from oah.services.cancel import CancelChildren
 from oah.services.caps import RecomputeCaps
 from oah.services.clocks import WatchClocks
 from oah.services.decisions import Decisions
@@ -76,6 +77,7 @@ class Services:
     reconcile: Reconcile
     caps: RecomputeCaps
     forget: ForgetWorkers
+    children: CancelChildren
     measure: MeasureQueues
     promote: PromoteRuns
     relay: RelayRuns
@@ -95,6 +97,7 @@ class Services:
             Duty("audit", rules.audit_every, lambda: self.audit(epoch(), self.going_on)),
             Duty("reconcile", rules.reconcile_every, lambda: self.reconcile.look(epoch(), self.going_on)),
             Duty("caps", rules.reconcile_every, lambda: self.caps(epoch())),
+            Duty("children", rules.look_again_every, lambda: self.children(epoch(), self.going_on)),
             Duty("measure", rules.measure_every, self.measure),
             Duty("forget", rules.audit_every, self.forget),
             Duty("jobs", rules.jobs_every, context.tell_jobs),
@@ -119,6 +122,7 @@ def create_services(context: ControllerContext, *, going_on: Callable[[], bool] 
         reconcile=Reconcile(store, broker, places, context.clock, telemetry, decisions, rules.placement),
         caps=RecomputeCaps(store, broker, telemetry),
         forget=ForgetWorkers(store, broker, telemetry),
+        children=CancelChildren(store, broker),
         measure=MeasureQueues(store, broker, telemetry, rules.lease),
         promote=PromoteRuns(store, places),
         relay=RelayRuns(store, places, telemetry, rules.relay_older_than),

@@ -2,27 +2,108 @@
 
 A queued run ends here; of an active one only the mark is set, its owner ends it. A cancel that empties a session's
 queue takes the session out of the ready set, then SQL is looked at once more: a submit may have come between.
+
+Children go with their parent as soon as it is asked to stop: parent first, then level by level, each in a transaction
+of its own. Whatever is left of that (a crash, a store that is away, a great many of them) a leader does
+(``CancelChildren``), also for children that a parent still started between the cancel and its end.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from oah.core.model.ids import EpochId, RunId, WorkspaceId
-from oah.errors import LeaseError, Unavailable
+from oah.core.model.run import StopReason
+from oah.errors import LeaseError, NotFound, Unavailable
 from oah.ports.broker import Broker
+from oah.ports.children import Child
 from oah.ports.store import Cancelled, CancelResult, Store
 from oah.services.place import Places, awake
 
+WITH_THE_PARENT = 200
+"""Children that are cancelled before the cancel of their parent is answered; a leader goes on with the rest."""
+
+PAGE = 500
+
 
 def cancel(
-    store: Store, broker: Broker, epoch: EpochId | None, run_id: RunId, workspace_id: WorkspaceId | None, *, by: str
+    store: Store,
+    broker: Broker,
+    epoch: EpochId | None,
+    run_id: RunId,
+    workspace_id: WorkspaceId | None,
+    *,
+    by: str,
 ) -> Cancelled:
     """What the cancel found. Raises NotFound, Unavailable (of the store; the broker's absence repairs itself)."""
-    found = store.cancel(run_id, workspace_id, by=by)
+    found = _cancel(store, broker, epoch, run_id, workspace_id, by=by, reason=StopReason.CANCEL)
+    if found.result is not CancelResult.TOO_LATE:
+        cancel_children(store, broker, epoch, run_id)
+    return found
+
+
+def cancel_children(store: Store, broker: Broker, epoch: EpochId | None, parent: RunId) -> int:
+    """Cancel what descends from a run that was just asked to stop; how many. What fails is left to the leader."""
+    level, done = [parent], 0
+    with contextlib.suppress(Unavailable):
+        while level and done < WITH_THE_PARENT:
+            children = store.children_to_cancel(level, limit=WITH_THE_PARENT - done)
+            for child in children:
+                _cancel_child(store, broker, epoch, child)
+            done += len(children)
+            level = [child.run_id for child in children]
+    return done
+
+
+@dataclass(frozen=True, slots=True)
+class CancelChildren:
+    """The leader's duty: live children of cancelled parents, in pages over all parents with live children."""
+
+    store: Store
+    broker: Broker
+
+    def __call__(self, epoch: EpochId, going_on: Callable[[], bool] = lambda: True) -> int:
+        """One walk; how many were cancelled. Those of a next level come with the next walk. Raises Unavailable."""
+        after: RunId | None = None
+        cancelled = 0
+        while going_on():
+            parents = self.store.parents_of_live(after=after, limit=PAGE)
+            children = self.store.children_to_cancel(parents, limit=PAGE)
+            for child in children:
+                cancelled += _cancel_child(self.store, self.broker, epoch, child)
+            if len(children) == PAGE:
+                continue  # the same parents may have more
+            if len(parents) < PAGE:
+                break
+            after = parents[-1]
+        return cancelled
+
+
+def _cancel_child(store: Store, broker: Broker, epoch: EpochId | None, child: Child) -> bool:
     try:
+        found = _cancel(store, broker, epoch, child.run_id, None, by=child.by, reason=StopReason.PARENT)
+    except NotFound:
+        return False  # retention was faster
+    return found.result is not CancelResult.TOO_LATE
+
+
+def _cancel(
+    store: Store,
+    broker: Broker,
+    epoch: EpochId | None,
+    run_id: RunId,
+    workspace_id: WorkspaceId | None,
+    *,
+    by: str,
+    reason: StopReason,
+) -> Cancelled:
+    found = store.cancel(run_id, workspace_id, by=by, reason=reason)
+    # Should this fail: the mark is in SQL. The owner's next mark reads it, a start finds nothing, reconcile repairs the
+    # ready set.
+    with contextlib.suppress(Unavailable, LeaseError):
         _tell(store, broker, epoch, found)
-    except (Unavailable, LeaseError):
-        # The mark is in SQL: the owner's next mark reads it, a start finds nothing, reconcile repairs the ready set.
-        return found
     return found
 
 

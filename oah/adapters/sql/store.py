@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
+from oah.adapters.sql.children import Children
 from oah.adapters.sql.columns import now, to_us
 from oah.adapters.sql.commands import Commands
 from oah.adapters.sql.counts import Counts
@@ -38,6 +39,7 @@ class SqlStore(
     Recoveries,
     Queues,
     Runs,
+    Children,
     Sessions,
     Events,
     Keys,

@@ -1,0 +1,66 @@
+"""Runs whose parent was stopped: found by index, a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import and_, or_, select
+
+from oah.adapters.sql.aggregate import Aggregate
+from oah.adapters.sql.tables import runs
+from oah.core.model.ids import RunId
+from oah.core.model.run import StartReason, StopReason
+from oah.ports.children import Child
+
+LIVE = ("queued", "running", "waiting_tool")
+CASCADING = (StopReason.CANCEL, StopReason.PARENT, StopReason.INTERRUPT, StopReason.ROLLBACK)
+"""Reasons that end a run as cancelled; a run that runs into a time-out leaves its children alone."""
+
+
+class Children(Aggregate):
+    """See ports.children.ChildrenStore."""
+
+    def parents_of_live(self, *, after: RunId | None, limit: int) -> list[RunId]:
+        """One walk over the index of live children."""
+        statement = (
+            select(runs.c.parent_run_id)
+            .where(runs.c.parent_run_id.is_not(None), runs.c.status.in_(LIVE), runs.c.cancel_requested_at.is_(None))
+            .distinct()
+            .order_by(runs.c.parent_run_id)
+            .limit(limit)
+        )
+        if after is not None:
+            statement = statement.where(runs.c.parent_run_id > after)
+        with self._database.read() as connection:
+            return [RunId(row[0]) for row in connection.execute(statement)]
+
+    def children_to_cancel(self, parents: Sequence[RunId], *, limit: int) -> list[Child]:
+        """In the order in which they were submitted."""
+        if not parents:
+            return []
+        child, parent = runs.alias("c"), runs.alias("p")
+        stopping = and_(
+            parent.c.status.in_(("running", "waiting_tool")),
+            parent.c.cancel_requested_at.is_not(None),
+            parent.c.stop_reason.in_(CASCADING),
+        )
+        ended = and_(parent.c.status == "cancelled", child.c.created_at <= parent.c.ended_at)
+        statement = (
+            select(child.c.id, parent.c.cancel_requested_by)
+            .select_from(child.join(parent, parent.c.id == child.c.parent_run_id))
+            .where(
+                child.c.parent_run_id.in_(list(parents)),
+                child.c.parent_run_id.is_not(None),
+                child.c.status.in_(LIVE),
+                child.c.cancel_requested_at.is_(None),
+                or_(stopping, ended),
+                or_(
+                    child.c.queued_reason != StartReason.REQUEUED,
+                    child.c.queued_at <= parent.c.cancel_requested_at,
+                ),
+            )
+            .order_by(child.c.created_at)
+            .limit(limit)
+        )
+        with self._database.read() as connection:
+            return [Child(RunId(row[0]), row[1] or "") for row in connection.execute(statement)]

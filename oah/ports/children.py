@@ -1,0 +1,32 @@
+"""What goes with its parent: live runs whose parent was cancelled or is asked to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from oah.core.model.ids import RunId
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A live run to be cancelled, and who had its parent cancelled."""
+
+    run_id: RunId
+    by: str
+
+
+class ChildrenStore(Protocol):
+    """Reading only: each child is cancelled in a transaction of its own."""
+
+    def parents_of_live(self, *, after: RunId | None, limit: int) -> list[RunId]:
+        """Runs with live children that nobody has asked to stop yet, in the order of their ids, from ``after`` on."""
+        ...
+
+    def children_to_cancel(self, parents: Sequence[RunId], *, limit: int) -> list[Child]:
+        """Live children, not asked to stop yet, of those parents that ended cancelled or are asked to be.
+
+        A child submitted after its parent's end stays, and so does one that was requeued by hand since the cancel.
+        """
+        ...
