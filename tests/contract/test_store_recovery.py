@@ -15,6 +15,7 @@ from oah.adapters.sql.store import open_store
 from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId
 from oah.core.model.run import ReadyClass, RecoveryState, Run, RunError, RunStatus
 from oah.core.model.session import SessionState
+from oah.core.policy.recovery import Override, Strategy
 from oah.ports.store import MarkReply, RecoveryAction, RecoveryWrite
 from tests.support.store_clerk import Clerk, fence_of
 
@@ -96,16 +97,21 @@ def test_requeue_keeps_the_place_and_writes_the_record(clerk: Clerk) -> None:
     assert (run.started_at, run.heartbeat_at, run.ended_at, run.error) == (None, None, None, None)
     assert run.recovery_state is RecoveryState.REQUEUED
     assert run.recovery is not None
-    assert {k: v for k, v in run.recovery.items() if k != "last_recovered_at"} == {
+    at = run.recovery["last_recovered_at"]
+    assert run.recovery == {
         "state": "requeued",
         "strategy": "requeue_running",
         "attempts": 1,
         "max_attempts": 3,
         "reason": "worker_lost",
         "last_recovered_by": "controller-1",
+        "last_recovered_at": at,
+        "first_recovered_at": at,
         "manual_requeue_count": 0,
+        "policy_from": {},
+        "history": [{"attempt": 1, "worker": "w.1", "at": at, "decision": "requeued", "reason": "worker_lost"}],
     }
-    assert run.recovery["last_recovered_at"].startswith("20")
+    assert at.startswith("20")
     assert clerk.events()[-2:] == ["run.recovered", "run.queued"]
     assert [(step.kind, step.name) for step in clerk.store.steps(RunId("a"))] == [("system", "run.requeued")]
     assert clerk.store.attempts(RunId("a"))[0].outcome == "worker_lost"
@@ -113,11 +119,37 @@ def test_requeue_keeps_the_place_and_writes_the_record(clerk: Clerk) -> None:
     clerk.audit()
 
 
+def test_the_record_tells_the_last_ten_one_by_one_and_counts_all(clerk: Clerk) -> None:
+    clerk.submit(run_id="a")
+    for _ in range(12):
+        clerk.start()
+        clerk.recover(clerk.owner())
+    record = clerk.run("a").recovery
+    assert record is not None
+    assert [told["attempt"] for told in record["history"]] == list(range(3, 13))
+    assert (record["attempts"], record["first_recovered_at"] < record["history"][0]["at"]) == (12, True)
+
+
+def test_one_read_of_an_owner_brings_what_run_and_workspace_say_about_recovery(clerk: Clerk) -> None:
+    clerk.submit(run_id="a")
+    clerk.start()
+    assert (clerk.owner().run_policy, clerk.owner().workspace_policy) == (Override(), Override())
+    clerk.session("s2")
+    clerk.submit("s2", recovery_strategy="requeue_all", recovery_max_attempts=0)
+    clerk.start("s2")
+    clerk.store.update_workspace("default", {"recovery_strategy": Strategy.FAIL, "recovery_max_attempts": 7})
+    assert clerk.owner("s2").run_policy == Override(Strategy.REQUEUE_ALL, 0)
+    assert {owner.workspace_policy for owner in clerk.store.owners()} == {Override(Strategy.FAIL, 7)}
+    clerk.behind.query("UPDATE workspaces SET recovery_strategy = 'of_a_later_release'")
+    assert clerk.owner().workspace_policy == Override(None, 7)
+    assert clerk.store.workspace("default").recovery_strategy is None
+
+
 @pytest.mark.parametrize(
     ("action", "state", "kinds"),
     [
         (RecoveryAction.FAIL, RecoveryState.FAILED, ["run.failed"]),
-        (RecoveryAction.QUARANTINE, RecoveryState.QUARANTINED, ["run.quarantined", "run.failed"]),
+        (RecoveryAction.QUARANTINE, RecoveryState.QUARANTINED, ["run.quarantined", "dead_letter.added", "run.failed"]),
     ],
 )
 def test_a_run_that_is_given_up(clerk: Clerk, action: RecoveryAction, state: RecoveryState, kinds: list[str]) -> None:

@@ -41,6 +41,7 @@ dead_letters = Table(
     Column("redriven_by", Text),
     Column("note", Text),
     Index("ix_dead_letters_workspace_id_kind_last_at", "workspace_id", "kind", "last_at", "id"),
+    Index("ix_dead_letters_last_at", "last_at", "id"),
 )
 DEAD = "state = 'dead'"
 Index(
@@ -56,6 +57,7 @@ Index(
     dead_letters.c.workspace_id,
     dead_letters.c.kind,
     dead_letters.c.last_at,
+    dead_letters.c.id,
     postgresql_where=text(DEAD),
     sqlite_where=text(DEAD),
 )
@@ -110,12 +112,19 @@ webhooks = Table(
     Column("description", Text),
     Column("active", Boolean, nullable=False, server_default=text("true")),
     Column("timeout_ms", BigInteger, nullable=False),
+    # Rounds in a row that all failed, until when it is left alone for that, and why it was switched off.
+    Column("failures", Integer, nullable=False, server_default="0"),
+    Column("not_before", Moment),
+    Column("off_reason", Text),
     Column("created_by", Text, nullable=False),
     Column("created_at", Moment, nullable=False),
     Index("ix_webhooks_workspace_id", "workspace_id"),
 )
+# Whether there is any at all is asked by every batch that settles.
+Index("ix_webhooks_active", webhooks.c.workspace_id, postgresql_where=text("active"), sqlite_where=text("active"))
 
-# The outbox of webhooks: written in the transaction that writes the event, once per webhook.
+# The outbox of webhooks: written in the transaction that writes the event, once per webhook. ``body``: what was sent,
+# from the first time on, so that every time says the same.
 webhook_deliveries = Table(
     "webhook_deliveries",
     metadata,
@@ -129,15 +138,18 @@ webhook_deliveries = Table(
     Column("state", Text, nullable=False, server_default="pending"),
     Column("attempts", Integer, nullable=False, server_default="0"),
     Column("log", Json, nullable=False, server_default="[]"),
+    Column("body", Text),
     Column("next_at", Moment, nullable=False),
     Column("created_at", Moment, nullable=False),
     Column("ended_at", Moment),
     Index("ux_webhook_deliveries_event", "webhook_id", "session_id", "number", unique=True),
+    Index("ix_webhook_deliveries_webhook_id_created_at", "webhook_id", "created_at", "id"),
     Index("ix_webhook_deliveries_created_at", "created_at"),
 )
 PENDING = "state = 'pending'"
 Index(
     "ix_webhook_deliveries_pending",
+    webhook_deliveries.c.webhook_id,
     webhook_deliveries.c.next_at,
     postgresql_where=text(PENDING),
     sqlite_where=text(PENDING),

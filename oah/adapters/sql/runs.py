@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Select, case, func, null, sele
 
 from oah.adapters.sql.aggregate import Aggregate, Transaction, after, picked
 from oah.adapters.sql.columns import now
+from oah.adapters.sql.letters import mark_redriven
 from oah.adapters.sql.pages import paged
 from oah.adapters.sql.rows import ATTEMPT_COLUMNS, RUN_COLUMNS, STEP_COLUMNS, attempt_of, run_of, session_of, step_of
 from oah.adapters.sql.tables import run_attempts, run_steps, runs, session_owners
@@ -129,23 +130,7 @@ class Runs(Aggregate):
         """A terminal run becomes eligible now: a new position, counters anew, totals kept in ``recovery.total``."""
         require_sound(by=by)
         with self._locked_run(run_id, workspace_id) as (transaction, run):
-            session = session_of(transaction.sessions[run.session_id])
-            if not run.status.terminal:
-                raise Conflict(f"run {run_id} is {run.status}, not ended", code="run_requeue_invalid_status")
-            if session.state is not SessionState.OPEN:
-                raise Conflict(f"session {session.id} is {session.state}", code="session_closed")
-            position = transaction.take_position(run.session_id)
-            transaction.connection.execute(
-                update(runs).where(runs.c.id == run_id).values(**_eligible_again(run, position, by))
-            )
-            transaction.count_queued(run.session_id, run.workspace_id, 1)
-            data = {"requeued_by": by, "position": position, "previous_status": run.status.value}
-            number = transaction.append_event(
-                run.session_id, EventType.RUN_QUEUED, run_id=run_id, attempt=run.attempt, data=data
-            )
-            transaction.append_step(run_id, run.attempt, "system", "run.requeued", data)
-            queued = _run(transaction.connection, run_id, workspace_id)
-            return Accepted(queued, session.lane, ReadyClass(queued.run_class.value), None, number)
+            return queue_again(transaction, run, by=by)
 
     def annotate_run(self, run_id: RunId, workspace_id: WorkspaceId | None, note: str) -> Run:
         """Write an operator's note."""
@@ -209,6 +194,26 @@ def _end_backoff(transaction: Transaction, run: Run) -> bool:
     left = {name: end for name, end in holds.items() if name != backoff}
     transaction.hot.hold(run.session_id, left)
     return not left
+
+
+def queue_again(transaction: Transaction, run: Run, *, by: str) -> Accepted:
+    """Requeue by hand, in a transaction that has read the run under its session's lock. Raises Conflict."""
+    session = session_of(transaction.sessions[run.session_id])
+    if not run.status.terminal:
+        raise Conflict(f"run {run.id} is {run.status}, not ended", code="run_requeue_invalid_status")
+    if session.state is not SessionState.OPEN:
+        raise Conflict(f"session {session.id} is {session.state}", code="session_closed")
+    position = transaction.take_position(run.session_id)
+    transaction.connection.execute(update(runs).where(runs.c.id == run.id).values(**_eligible_again(run, position, by)))
+    transaction.count_queued(run.session_id, run.workspace_id, 1)
+    mark_redriven(transaction, run, by=by)
+    data = {"requeued_by": by, "position": position, "previous_status": run.status.value}
+    number = transaction.append_event(
+        run.session_id, EventType.RUN_QUEUED, run_id=run.id, attempt=run.attempt, data=data
+    )
+    transaction.append_step(run.id, run.attempt, "system", "run.requeued", data)
+    queued = _run(transaction.connection, run.id, None)
+    return Accepted(queued, session.lane, ReadyClass(queued.run_class.value), None, number)
 
 
 def _eligible_again(run: Run, position: int, by: str) -> dict[str, Any]:

@@ -38,11 +38,12 @@ def upgrade() -> None:
     op.create_index(
         "ix_dead_letters_dead",
         "dead_letters",
-        ["workspace_id", "kind", "last_at"],
+        ["workspace_id", "kind", "last_at", "id"],
         unique=False,
         postgresql_where=sa.text("state = 'dead'"),
         sqlite_where=sa.text("state = 'dead'"),
     )
+    op.create_index("ix_dead_letters_last_at", "dead_letters", ["last_at", "id"], unique=False)
     op.create_index(
         "ix_dead_letters_workspace_id_kind_last_at",
         "dead_letters",
@@ -110,6 +111,7 @@ def upgrade() -> None:
         sa.Column("state", sa.Text(), server_default="pending", nullable=False),
         sa.Column("attempts", sa.Integer(), server_default="0", nullable=False),
         sa.Column("log", Json, server_default="[]", nullable=False),
+        sa.Column("body", sa.Text(), nullable=True),
         sa.Column("next_at", Moment(), nullable=False),
         sa.Column("created_at", Moment(), nullable=False),
         sa.Column("ended_at", Moment(), nullable=True),
@@ -119,10 +121,16 @@ def upgrade() -> None:
     op.create_index(
         "ix_webhook_deliveries_pending",
         "webhook_deliveries",
-        ["next_at"],
+        ["webhook_id", "next_at"],
         unique=False,
         postgresql_where=sa.text("state = 'pending'"),
         sqlite_where=sa.text("state = 'pending'"),
+    )
+    op.create_index(
+        "ix_webhook_deliveries_webhook_id_created_at",
+        "webhook_deliveries",
+        ["webhook_id", "created_at", "id"],
+        unique=False,
     )
     op.create_index(
         "ux_webhook_deliveries_event", "webhook_deliveries", ["webhook_id", "session_id", "number"], unique=True
@@ -137,10 +145,21 @@ def upgrade() -> None:
         sa.Column("description", sa.Text(), nullable=True),
         sa.Column("active", sa.Boolean(), server_default=sa.text("(true)"), nullable=False),
         sa.Column("timeout_ms", sa.BigInteger(), nullable=False),
+        sa.Column("failures", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("not_before", Moment(), nullable=True),
+        sa.Column("off_reason", sa.Text(), nullable=True),
         sa.Column("created_by", sa.Text(), nullable=False),
         sa.Column("created_at", Moment(), nullable=False),
         sa.ForeignKeyConstraint(["workspace_id"], ["workspaces.id"], name=op.f("fk_webhooks_workspace_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_webhooks")),
+    )
+    op.create_index(
+        "ix_webhooks_active",
+        "webhooks",
+        ["workspace_id"],
+        unique=False,
+        postgresql_where=sa.text("active"),
+        sqlite_where=sa.text("active"),
     )
     op.create_index("ix_webhooks_workspace_id", "webhooks", ["workspace_id"], unique=False)
     op.add_column("run_steps", sa.Column("deadline_at", Moment(), nullable=True))
@@ -218,5 +237,6 @@ def upgrade() -> None:
         sqlite_where=sa.text("request_id IS NOT NULL"),
     )
     op.add_column("sessions", sa.Column("front_position", sa.BigInteger(), server_default="0", nullable=False))
+    op.add_column("session_owners", sa.Column("heard_at", Moment(), nullable=True))
     op.add_column("workspaces", sa.Column("recovery_strategy", sa.Text(), nullable=True))
     op.add_column("workspaces", sa.Column("recovery_max_attempts", sa.Integer(), nullable=True))
