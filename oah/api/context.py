@@ -11,6 +11,7 @@ from oah.core.policy.admission import Rules
 from oah.ports.blobs import Blobs
 from oah.ports.broker import Broker
 from oah.ports.clock import Clock, Ids
+from oah.ports.jobs import JobQueue, UntoldQueue
 from oah.ports.store import Store, SubmitLimits
 from oah.ports.telemetry import Telemetry
 from oah.settings import AuthMode
@@ -43,5 +44,6 @@ class ApiContext:
     batch_runs: int = 1_000
     ready: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     local_workers: Callable[[], frozenset[WorkerId]] = frozenset
+    jobs: JobQueue = field(default_factory=UntoldQueue)
     keep_alive: timedelta = timedelta(seconds=15)
     version: str = "0"

@@ -13,12 +13,14 @@ from oah.api.context import ApiContext
 from oah.api.firstkey import ensure_admin_key
 from oah.api.server import Server
 from oah.bootstrap.controller import controller_of
+from oah.bootstrap.jobs import job_queue
 from oah.bootstrap.kit import PROFILES_DIR, Kit, needs_a_server, oah_version, open_kit, run
 from oah.bootstrap.worker import worker_of
 from oah.core.model.ids import EpochId, WorkerId
 from oah.core.policy import admission
 from oah.errors import OahError, Unavailable
 from oah.ports.broker import Broker
+from oah.ports.jobs import JobQueue, UntoldQueue
 from oah.ports.store import SubmitLimits
 from oah.runtime.component import Component
 from oah.runtime.group import Group
@@ -35,12 +37,13 @@ def api_process(settings: Settings, *, api_only: bool) -> int:
         needs_a_server(settings, "oah-api --api-only")
     kit = open_kit(settings, process="api")
     workers = [] if api_only else [worker_of(kit) for _ in range(settings.embedded_workers)]
-    app = create_app(_api_context(kit, workers, prepared=lambda: _prepared(prelude)))
+    jobs: JobQueue = UntoldQueue() if api_only and settings.jobs_inline else job_queue(kit)
+    app = create_app(_api_context(kit, workers, jobs, prepared=lambda: _prepared(prelude)))
     server = Server(app, host=settings.api_host, port=settings.api_port)
     server.bind()
 
     def behind() -> Sequence[Component]:
-        return [] if api_only else [*controller_of(kit, endpoint=None), *workers]
+        return [] if api_only else [*controller_of(kit, endpoint=None, jobs=jobs), *workers]
 
     prelude = Prelude("api-prelude", lambda: _prepare_api(kit), behind, clock=kit.clock)
     group = Group([server, prelude], clock=kit.clock)
@@ -53,7 +56,7 @@ def _prepare_api(kit: Kit) -> None:
     ensure_admin_key(kit.store, kit.clock, kit.ids, kit.settings.data_dir)
 
 
-def _api_context(kit: Kit, workers: Sequence[Worker], *, prepared: Callable[[], None]) -> ApiContext:
+def _api_context(kit: Kit, workers: Sequence[Worker], jobs: JobQueue, *, prepared: Callable[[], None]) -> ApiContext:
     settings = kit.settings
     limits = settings.limits
     profiles = tuple(load_profiles(settings.data_dir / PROFILES_DIR))
@@ -75,6 +78,7 @@ def _api_context(kit: Kit, workers: Sequence[Worker], *, prepared: Callable[[], 
         batch_runs=limits.batch_runs,
         ready={"database": kit.store.check, "redis": lambda: _ask(kit.broker), "start": prepared},
         local_workers=lambda: frozenset(WorkerId(worker.id) for worker in workers),
+        jobs=jobs,
         version=oah_version(),
     )
 

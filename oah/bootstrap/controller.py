@@ -39,6 +39,7 @@ def controller_process(settings: Settings) -> int:
     needs_a_server(settings, "oah-controller")
     kit = open_kit(settings, process="controller")
     section = settings.controller
-    *duties, probe = controller_of(kit, endpoint=Endpoint(section.host, section.port, kit.telemetry.exposition), jobs=job_queue(kit))
+    endpoint = Endpoint(section.host, section.port, kit.telemetry.exposition)
+    *duties, probe = controller_of(kit, endpoint=endpoint, jobs=job_queue(kit))
     prelude = Prelude("controller-prelude", kit.store.migrate, lambda: duties, clock=kit.clock)
     return run(kit, Group([probe, prelude], clock=kit.clock), grace=timedelta(seconds=5))

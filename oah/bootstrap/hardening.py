@@ -27,7 +27,7 @@ def close_data_dir(settings: Settings) -> None:
         settings.data_dir.chmod(mode)
 
 
-SECRETS = ("OAH_DATABASE_URL", "OAH_REDIS_URL", "OAH_API_KEY")
+SECRETS = ("OAH_DATABASE_URL", "OAH_REDIS_URL", "OAH_JOBS_REDIS_URL", "OAH_API_KEY")
 """Settings that name passwords and keys; once read they leave the environment, which children inherit."""
 
 

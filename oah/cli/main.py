@@ -18,6 +18,7 @@ from oah.cli.database import db
 from oah.cli.direct import direct_option
 from oah.cli.doctor import doctor
 from oah.cli.failures import OneLineErrors
+from oah.cli.jobs import job
 from oah.cli.keys import key
 from oah.cli.output import json_option
 from oah.cli.processes import api_run, controller_run, worker_run
@@ -73,6 +74,7 @@ for command in (
     requeue,
     worker_group,
     queue,
+    job,
     controller_group,
     workspace,
     key,

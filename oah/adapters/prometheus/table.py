@@ -78,6 +78,11 @@ _RUNS = (
         "Decisions about runs whose owner is gone",
         decision=_of("requeued", "failed", "quarantined", "cancelled", "freed"),
     ),
+    _counter(
+        "oah_timeouts_total",
+        "Attempts and queued runs that a limit ended, by its code",
+        code=_of("run_timeout", "deadline_exceeded", "start_timeout", "idle_timeout", "step_timeout", "model_timeout"),
+    ),
     _counter("oah_runs_quarantined_total", "Runs set aside after their recovery attempts were spent"),
     _counter(
         "oah_writes_refused_total",
@@ -196,7 +201,7 @@ _PROCESS = (
         "oah_build_info",
         "Always 1",
         version=None,
-        process=_of("api", "worker", "controller", "gateway", "demo", "test"),
+        process=_of("api", "worker", "controller", "jobs", "gateway", "demo", "test"),
     ),
     _counter("oah_loop_passes_total", "Passes of long-lived loops", loop=None),
     _counter("oah_loop_failures_total", "Passes that a dependency's absence ended", loop=None),

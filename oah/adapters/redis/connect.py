@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+import redis
 from redis import connection
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from oah.adapters.redis.broker import RedisBroker
 from oah.adapters.redis.link import Dial, Link
@@ -64,3 +67,16 @@ def _dial(url: str) -> AddressDial:
         raise InvalidRequest(f"'{masked(url)}': {error}") from error
     connection_class = settings.pop("connection_class", None)
     return AddressDial(masked(url), settings, connection_class=connection_class)
+
+
+def open_client(url: str, *, options: BrokerOptions, server: Dial | None = None) -> Any:
+    """A plain client of the library for what speaks to Redis by itself (the queue of jobs). Connects when used."""
+    dial = server if server is not None else _dial(url)
+    settings = {
+        "socket_connect_timeout": options.connect_timeout.total_seconds(),
+        "socket_timeout": options.answer_timeout.total_seconds(),
+        "retry": Retry(NoBackoff(), 0),
+        **dial.settings,
+    }
+    class_ = dial.connection_class or connection.Connection
+    return redis.Redis(connection_pool=redis.ConnectionPool(connection_class=class_, **settings))

@@ -1,0 +1,116 @@
+"""The worker of maintenance tasks: rq's, without a fork per task, in a process of its own.
+
+rq's scheduler forks a process beside its worker; here it is a thread, which does the same once a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+from typing import Any
+
+from redis.exceptions import RedisError
+from rq import Queue, SimpleWorker
+from rq.scheduler import RQScheduler
+
+from oah.adapters.rq.queue import RqJobQueue, TaskJob
+from oah.errors import Unavailable
+from oah.ports.jobs import Handlers
+
+log = logging.getLogger(__name__)
+
+WORKER_TTL_SECONDS = 60
+"""It blocks for a quarter less; a Redis that is gone without a word is noticed after a little more."""
+EVERY_SECONDS = 1.0
+"""How often what is due is looked at."""
+
+
+class TaskWorker(SimpleWorker):
+    """Performs tasks one after the other in the main thread of its process."""
+
+    job_class = TaskJob
+    log_result_lifespan = False
+    max_connection_wait_time = 5.0
+
+    def __init__(self, tasks: RqJobQueue, handlers: Handlers, *, name: str) -> None:
+        self._tasks = tasks
+        TaskJob.handlers = handlers
+        super().__init__(
+            [tasks.queue],
+            name=name,
+            connection=tasks.queue.connection,
+            job_class=TaskJob,
+            serializer=tasks.queue.serializer,
+            worker_ttl=WORKER_TTL_SECONDS,
+            log_job_description=False,
+        )
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to stop: a long task gives its turn back."""
+        return bool(self._stop_requested)
+
+    def execute_job(self, job: Any, queue: Queue) -> None:
+        """And queue the task again when its handler wants it, which rq could not while it was being performed."""
+        super().execute_job(job, queue)
+        again, TaskJob.again = TaskJob.again, None
+        if again is not None:
+            task, subject, pause = again
+            with suppress(Unavailable):  # the leader tells of it again
+                self._tasks.enqueue(task, subject, delay=pause)
+
+    def heartbeat(self, timeout: int | None = None, pipeline: Any = None) -> None:
+        """Also be known again after a flush."""
+        if pipeline is None and self.birth_date is not None and not self.connection.hexists(self.key, "birth"):
+            self.connection.delete(self.key)
+            library: Any = self
+            library.register_birth()
+        super().heartbeat(timeout, pipeline)
+
+
+class Scheduler(threading.Thread):
+    """Queues what is due, while this process has rq's scheduler lock."""
+
+    def __init__(self, tasks: RqJobQueue) -> None:
+        super().__init__(name="jobs-scheduler", daemon=True)
+        queue = tasks.queue
+        self._scheduler: Any = RQScheduler([queue.name], connection=queue.connection, serializer=queue.serializer)
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Once a second, whatever Redis answers."""
+        born = False
+        while not self._stopping.wait(EVERY_SECONDS):
+            try:
+                if not born:
+                    self._scheduler.register_birth()
+                    born = True
+                self._pass()
+            except RedisError as error:
+                log.warning("what is due waits: %s", error)
+                born = False
+        with suppress(RedisError):
+            self._scheduler.stop()
+
+    def stop(self) -> None:
+        """Ask it to end and wait for it."""
+        self._stopping.set()
+        self.join(timeout=5)
+
+    def _pass(self) -> None:
+        if not self._scheduler.acquired_locks:
+            self._scheduler.acquire_locks()
+        self._scheduler.heartbeat()
+        if self._scheduler.acquired_locks:
+            self._scheduler.enqueue_scheduled_jobs()
+
+
+def work(worker: TaskWorker, tasks: RqJobQueue) -> None:
+    """Until SIGTERM or SIGINT, from the main thread; then the task at hand comes to its next pause."""
+    scheduler = Scheduler(tasks)
+    scheduler.start()
+    try:
+        worker.work(logging_level=None)
+    finally:
+        scheduler.stop()
