@@ -146,7 +146,7 @@ class ScreenModel:
             self._damaged = False
         try:
             self._stream.feed(text)
-        except Exception:  # an emulator's fault never ends a run
+        except Exception:  # noqa: BLE001 - an emulator's fault never ends a run
             self._damaged = True
             self._stream = pyte.Stream(self._on)
 

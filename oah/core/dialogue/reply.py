@@ -1,0 +1,83 @@
+"""The reply of a program, read from its screens: what stands between our text and the composer.
+
+A best effort by nature: a program wraps and frames what it says, and one that draws on its other screen scrolls it out
+of reach. A program's own record, or its headless mode, says it exactly; profiles name those.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oah.core.dialogue.reading import ComposerRule, Pattern, find_composer
+from oah.core.dialogue.screen import Screen, folded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyRules:
+    """`echo`: a line of our own text as the program shows it, group 1 the text. `begin`: the first line of what the
+    program says, group 1 its text. `noise`: lines that are none of it. `stop`: a line that ends it."""
+
+    echo: Pattern | None = None
+    begin: Pattern | None = None
+    noise: tuple[Pattern, ...] = ()
+    stop: tuple[Pattern, ...] = ()
+
+
+def reply(screen: Screen, text: str, rules: ReplyRules, composer: ComposerRule, *, scrolled: int) -> str:
+    """What the program said to `text`, which was given when `scrolled` lines had scrolled away."""
+    lines = list(screen.since(scrolled))
+    found = find_composer(screen, composer)
+    if found is not None:
+        above = found.first - (1 if composer.above is not None else 0)
+        lines = lines[: len(lines) - len(screen.lines) + above]
+    said = _told(lines[_after(lines, text, rules) :], rules)
+    return textwrap.dedent("\n".join(said)).strip("\n")
+
+
+def _after(lines: Sequence[str], text: str, rules: ReplyRules) -> int:
+    """The line after the lowest echo of our text; 0 where there is none (shown shortened, or gone)."""
+    wanted = folded(text)
+    for at in range(len(lines) - 1, -1, -1):
+        end = _covers(lines, at, wanted, rules)
+        if end is not None:
+            return end
+    return 0
+
+
+def _covers(lines: Sequence[str], at: int, wanted: str, rules: ReplyRules) -> int | None:
+    """Where our text ends if it begins in this line, however it was wrapped."""
+    left = wanted
+    for row in range(at, len(lines)):
+        seen = folded(_echoed(lines[row], rules))
+        if not seen:
+            if row == at:
+                return None
+            continue
+        if not left.startswith(seen):
+            return None
+        left = left[len(seen) :]
+        if not left:
+            return row + 1
+    return None
+
+
+def _echoed(line: str, rules: ReplyRules) -> str:
+    found = rules.echo.search(line) if rules.echo is not None else None
+    return line if found is None else found.group(1) or ""
+
+
+def _told(lines: Sequence[str], rules: ReplyRules) -> list[str]:
+    said: list[str] = []
+    begun = rules.begin is None
+    for line in lines:
+        found = rules.begin.search(line) if rules.begin is not None else None
+        if found is not None and rules.begin is not None:
+            begun = True
+            said.append((found.group(1) or "") if rules.begin.groups else line)
+        elif any(pattern.search(line) for pattern in rules.stop):
+            break
+        elif begun and not any(pattern.search(line) for pattern in rules.noise):
+            said.append(line)
+    return said
