@@ -1,0 +1,271 @@
+"""The part of a profile that describes a full-screen program: data from TOML into rules, patterns compiled by the caller.
+
+Tables of the profile (`kind = "screen"`), all but `screen.composer.start` optional:
+
+* ``[screen]`` ``busy``: lines that are there while it works; ``near``: how many lines count as the bottom;
+  ``settle_seconds``; ``ready_without``: a start that is never recognised counts as ready after so many seconds.
+* ``[screen.composer]`` ``start``, ``above``, ``end``, ``never``, ``hints``, ``footer``, ``at_cursor``: see
+  `reading.ComposerRule`.
+* ``[[screen.dialogs]]`` ``name``, ``kind``, ``lines``, ``choice``, ``keys``: what to type for a choice (default: its
+  key).
+* ``[screen.submit]`` ``key``, ``commands``, ``multiline``, ``placeholders``, ``blind``: see `injection.InjectionRules`.
+* ``[screen.reply]`` ``echo``, ``begin``, ``noise``, ``stop``: see `reply.ReplyRules`.
+* ``[[files]]`` ``path`` (below HOME), ``text``: written before the start unless it is there; ``{cwd}`` and ``{home}``
+  are replaced.
+* ``[resume]`` ``new``, ``argv``: arguments that start a conversation under a name of our choice (``{ref}``), and that
+  go on with one; ``capture``: a pattern whose group 1 is its name, looked for on the screen when it ends; ``record``:
+  the program's own file of the conversation (a glob below HOME, ``{ref}``); ``refused``: lines that say that it cannot
+  go on.
+* ``[headless]`` ``argv``, ``resume``: one process per run that reads ``{input}`` and writes JSON; ``reply``, ``ref``,
+  ``error``: where in it (dotted) they stand; ``lines``: it writes one document a line.
+* ``[version]`` ``argv``, ``known``: how it says its version, and which prefixes of it the rules were made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from oah.core.dialogue.injection import InjectionRules
+from oah.core.dialogue.reading import ComposerRule, DialogKind, DialogRule, Pattern, ScreenRules
+from oah.core.dialogue.reply import ReplyRules
+from oah.core.dialogue.turn import TurnRules
+from oah.errors import InvalidRequest
+
+Compile = Callable[[str], Pattern]
+
+RELEASE = 60.0
+"""Seconds after which a start that no rule recognises counts as ready (a blocked one never does)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartFile:
+    """A file below the agent's home that lets the program start without questions."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRules:
+    """How a conversation is named, found again and gone on with."""
+
+    new: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
+    capture: Pattern | None = None
+    record: str = ""
+    refused: tuple[Pattern, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeadlessRules:
+    """The program without a screen: one process a run, JSON on its output."""
+
+    argv: tuple[str, ...]
+    resume: tuple[str, ...] = ()
+    reply: str = ""
+    ref: str = ""
+    error: str = ""
+    lines: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScreenProfile:
+    """Everything a driver of screens needs to know, compiled."""
+
+    screen: ScreenRules
+    injection: InjectionRules
+    reply: ReplyRules
+    turn: TurnRules
+    keys: Mapping[str, Mapping[str, str]]
+    """Dialog name → choice key → what to type."""
+    files: tuple[StartFile, ...] = ()
+    resume: ResumeRules | None = None
+    headless: HeadlessRules | None = None
+    version_argv: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+    release: timedelta = timedelta(seconds=RELEASE)
+
+
+class _Table:
+    """A TOML table that knows where it stands, and what of it was read."""
+
+    def __init__(self, table: object, where: str, source: str) -> None:
+        if not isinstance(table, Mapping):
+            raise _invalid(source, f"{where} must be a table")
+        self._table, self.where, self._source = dict(table), where, source
+
+    def take(self, key: str, kind: type | tuple[type, ...], default: Any) -> Any:
+        value = self._table.pop(key, default)
+        if value is not default and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
+            raise _invalid(self._source, f"{self.where}.{key} has the wrong type")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self.take(key, list, [])
+        if not all(isinstance(each, str) for each in value):
+            raise _invalid(self._source, f"{self.where}.{key} must be a list of strings")
+        return tuple(value)
+
+    def table(self, key: str) -> _Table:
+        return _Table(self.take(key, Mapping, {}), f"{self.where}.{key}", self._source)
+
+    def tables(self, key: str) -> list[_Table]:
+        found = self.take(key, list, [])
+        return [_Table(each, f"{self.where}.{key}[{at}]", self._source) for at, each in enumerate(found)]
+
+    def end(self) -> None:
+        if self._table:
+            raise _invalid(self._source, f"unknown key '{self.where}.{min(self._table)}'")
+
+    def missing(self, key: str) -> InvalidRequest:
+        return _invalid(self._source, f"{self.where}.{key} is missing")
+
+
+def screen_profile(table: Mapping[str, Any], compile_: Compile, *, source: str) -> ScreenProfile:
+    """From the tables of a profile. Raises InvalidRequest `invalid_profile` that names file and key."""
+    top = _Table({key: table[key] for key in _TABLES if key in table}, "profile", source)
+    screen = top.table("screen")
+    patterns = _Patterns(compile_)
+    dialogs = screen.tables("dialogs")
+    keys: dict[str, Mapping[str, str]] = {}
+    rules = ScreenRules(
+        composer=_composer(screen.table("composer"), patterns),
+        busy=patterns.all(screen.texts("busy")),
+        near=screen.take("near", int, 24),
+        dialogs=tuple(_dialog(each, patterns, keys) for each in dialogs),
+    )
+    version = top.table("version")
+    found = ScreenProfile(
+        screen=rules,
+        injection=_injection(screen.table("submit"), patterns),
+        reply=_reply(screen.table("reply"), patterns),
+        turn=TurnRules(settle=timedelta(seconds=screen.take("settle_seconds", (int, float), 0.8))),
+        keys=keys,
+        files=tuple(_file(each) for each in top.tables("files")),
+        resume=_resume(top.table("resume"), patterns) if "resume" in table else None,
+        headless=_headless(top.table("headless")) if "headless" in table else None,
+        version_argv=version.texts("argv"),
+        versions=version.texts("known"),
+        release=timedelta(seconds=screen.take("ready_without", (int, float), RELEASE)),
+    )
+    for each in (screen, version, top):
+        each.end()
+    return found
+
+
+_TABLES = ("screen", "files", "resume", "headless", "version")
+
+
+@dataclass(frozen=True, slots=True)
+class _Patterns:
+    compile: Compile
+
+    def one(self, text: str) -> Pattern | None:
+        return self.compile(text) if text else None
+
+    def all(self, texts: Sequence[str]) -> tuple[Pattern, ...]:
+        return tuple(self.compile(text) for text in texts)
+
+
+def _composer(table: _Table, patterns: _Patterns) -> ComposerRule:
+    start = patterns.one(table.take("start", str, ""))
+    if start is None:
+        raise table.missing("start")
+    rule = ComposerRule(
+        start=start,
+        above=patterns.one(table.take("above", str, "")),
+        end=patterns.one(table.take("end", str, "")),
+        never=patterns.one(table.take("never", str, "")),
+        hints=patterns.all(table.texts("hints")),
+        footer=table.take("footer", int, 4),
+        at_cursor=table.take("at_cursor", bool, False),
+    )
+    table.end()
+    return rule
+
+
+def _dialog(table: _Table, patterns: _Patterns, keys: dict[str, Mapping[str, str]]) -> DialogRule:
+    name = table.take("name", str, "")
+    kind = table.take("kind", str, "question")
+    if not name or kind not in set(DialogKind):
+        raise table.missing("name" if not name else f"kind: one of {', '.join(DialogKind)}")
+    typed = table.table("keys")
+    keys[name] = {key: typed.take(key, str, "") for key in list(typed._table)}
+    rule = DialogRule(
+        name=name,
+        kind=DialogKind(kind),
+        lines=patterns.all(table.texts("lines")),
+        choice=patterns.one(table.take("choice", str, "")),
+    )
+    if not rule.lines:
+        raise table.missing("lines")
+    table.end()
+    return rule
+
+
+def _injection(table: _Table, patterns: _Patterns) -> InjectionRules:
+    rules = InjectionRules(
+        submit=table.take("key", str, "\r").encode(),
+        commands=table.take("commands", str, ""),
+        multiline=table.take("multiline", bool, False),
+        placeholders=patterns.all(table.texts("placeholders")),
+        blind=table.take("blind", bool, False),
+    )
+    table.end()
+    return rules
+
+
+def _reply(table: _Table, patterns: _Patterns) -> ReplyRules:
+    rules = ReplyRules(
+        echo=patterns.one(table.take("echo", str, "")),
+        begin=patterns.one(table.take("begin", str, "")),
+        noise=patterns.all(table.texts("noise")),
+        stop=patterns.all(table.texts("stop")),
+    )
+    table.end()
+    return rules
+
+
+def _file(table: _Table) -> StartFile:
+    path = table.take("path", str, "")
+    if not path or path.startswith("/") or ".." in path.split("/"):
+        raise table.missing("path (below HOME)")
+    found = StartFile(path, table.take("text", str, ""))
+    table.end()
+    return found
+
+
+def _resume(table: _Table, patterns: _Patterns) -> ResumeRules:
+    rules = ResumeRules(
+        new=table.texts("new"),
+        argv=table.texts("argv"),
+        capture=patterns.one(table.take("capture", str, "")),
+        record=table.take("record", str, ""),
+        refused=patterns.all(table.texts("refused")),
+    )
+    if not rules.argv:
+        raise table.missing("argv")
+    table.end()
+    return rules
+
+
+def _headless(table: _Table) -> HeadlessRules:
+    rules = HeadlessRules(
+        argv=table.texts("argv"),
+        resume=table.texts("resume"),
+        reply=table.take("reply", str, ""),
+        ref=table.take("ref", str, ""),
+        error=table.take("error", str, ""),
+        lines=table.take("lines", bool, False),
+    )
+    if not rules.argv:
+        raise table.missing("argv")
+    table.end()
+    return rules
+
+
+def _invalid(source: str, reason: str) -> InvalidRequest:
+    return InvalidRequest(f"profile {source}: {reason}", code="invalid_profile")
