@@ -1,4 +1,4 @@
-"""The part of a profile that describes a full-screen program: data from TOML into rules, patterns compiled by the caller.
+"""The part of a profile that describes a full-screen program: TOML into rules; the caller compiles patterns.
 
 Tables of the profile (`kind = "screen"`), all but `screen.composer.start` optional:
 
@@ -97,11 +97,14 @@ class _Table:
             raise _invalid(source, f"{where} must be a table")
         self._table, self.where, self._source = dict(table), where, source
 
-    def take(self, key: str, kind: type | tuple[type, ...], default: Any) -> Any:
+    def take(self, key: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
         value = self._table.pop(key, default)
         if value is not default and (not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)):
             raise _invalid(self._source, f"{self.where}.{key} has the wrong type")
         return value
+
+    def flag(self, key: str) -> bool:
+        return bool(self.take(key, bool, default=False))
 
     def texts(self, key: str) -> tuple[str, ...]:
         value = self.take(key, list, [])
@@ -181,7 +184,7 @@ def _composer(table: _Table, patterns: _Patterns) -> ComposerRule:
         never=patterns.one(table.take("never", str, "")),
         hints=patterns.all(table.texts("hints")),
         footer=table.take("footer", int, 4),
-        at_cursor=table.take("at_cursor", bool, False),
+        at_cursor=table.flag("at_cursor"),
     )
     table.end()
     return rule
@@ -210,9 +213,9 @@ def _injection(table: _Table, patterns: _Patterns) -> InjectionRules:
     rules = InjectionRules(
         submit=table.take("key", str, "\r").encode(),
         commands=table.take("commands", str, ""),
-        multiline=table.take("multiline", bool, False),
+        multiline=table.flag("multiline"),
         placeholders=patterns.all(table.texts("placeholders")),
-        blind=table.take("blind", bool, False),
+        blind=table.flag("blind"),
     )
     table.end()
     return rules
@@ -259,7 +262,7 @@ def _headless(table: _Table) -> HeadlessRules:
         reply=table.take("reply", str, ""),
         ref=table.take("ref", str, ""),
         error=table.take("error", str, ""),
-        lines=table.take("lines", bool, False),
+        lines=table.flag("lines"),
     )
     if not rules.argv:
         raise table.missing("argv")
