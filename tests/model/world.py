@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -104,6 +104,7 @@ class SimWorker:
     entries: dict[SessionId, Entry] = field(default_factory=dict)
     pending: ClaimRequest | None = None
     counter: int = 0
+    lanes: tuple[Lane, ...] = (LANE,)
 
     def __post_init__(self) -> None:
         world = self.world
@@ -119,7 +120,7 @@ class SimWorker:
         world = self.world
         if self.pending is None:
             self.counter += 1
-            order = claim_order.order(claim_order.View((LANE,), 9), claim_order.Rules(), counter=self.counter)
+            order = claim_order.order(claim_order.View(self.lanes, 9), claim_order.Rules(), counter=self.counter)
             request = ClaimToken(world.ids.nonce())
             self.pending = ClaimRequest(self.id, request, LEASE, self.counter, want, order)
         sent = world.clock.boottime()
@@ -333,6 +334,22 @@ class Leader:
     rota: Rota
 
 
+class _Overrides(Mapping[str, recovery.Override]):
+    """Strategies as overrides, as they stand when they are asked for."""
+
+    def __init__(self, strategies: Mapping[str, recovery.Strategy]) -> None:
+        self._strategies = strategies
+
+    def __getitem__(self, name: str) -> recovery.Override:
+        return recovery.Override(self._strategies[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._strategies)
+
+    def __len__(self) -> int:
+        return len(self._strategies)
+
+
 class World:
     """Stores, sessions, workers, leaders."""
 
@@ -353,10 +370,12 @@ class World:
         self.ids = SystemIds()
         self.sessions = [SessionId(self.ids.new("ses")) for _ in range(sessions)]
         for session in self.sessions:
-            store.create_session(Session(session, DEFAULT_WORKSPACE, LANE, SessionState.OPEN, datetime.now(UTC)))
+            self.open_session(session)
         self.accepted: dict[RunId, SessionId] = {}
         self.workers = {name: SimWorker(self, name) for name in ("w1", "w2")}
         rules = recovery.Rules(strategy, max_attempts)
+        self.profiles: dict[str, recovery.Strategy] = {}
+        """What profiles say about recovery, as far as leaders and starting workers know them."""
         self.leaders = [self._leader(f"leader-{n}", rules) for n in range(2)]
         self.snapshots: list[tuple[Any, float]] = []
 
@@ -374,12 +393,22 @@ class World:
             ids=self.ids,
             telemetry=NullTelemetry(),
             epochs=epochs,
-            rules=ControllerRules(rules, lease=LEASE, margin=MARGIN, relay_older_than=timedelta(seconds=2)),
+            rules=ControllerRules(
+                rules,
+                lease=LEASE,
+                margin=MARGIN,
+                relay_older_than=timedelta(seconds=2),
+                profiles=_Overrides(self.profiles),
+            ),
             holder=holder,
             decisions=Decisions(self.clock),
         )
         services = create_services(context)
         return Leader(store, broker, epochs, services, services.rota(context))
+
+    def open_session(self, session: SessionId, lane: Lane = LANE) -> None:
+        """One more."""
+        self.store.create_session(Session(session, DEFAULT_WORKSPACE, lane, SessionState.OPEN, datetime.now(UTC)))
 
     def advance(self, seconds: float) -> None:
         """Time passes for everybody, in steps finer than the deadman's margin."""
