@@ -11,7 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, LargeBinary, Select, delete, func, literal, null, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    LargeBinary,
+    Select,
+    and_,
+    delete,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    text,
+)
 
 from oah.adapters.sql.aggregate import Aggregate, Transaction, picked
 from oah.adapters.sql.columns import MICROSECOND, later
@@ -156,21 +169,14 @@ class DeadLetters(Aggregate):
 
     def _evict(self, workspace_id: str, kind: str, *, keep: int, limit: int) -> list[Evicted]:
         """Found, their sessions locked, found again: what went or came meanwhile is another pass's."""
-        excess = (
-            select(dead_letters.c.id, dead_letters.c.session_id, dead_letters.c.code)
-            .where(dead_letters.c.workspace_id == workspace_id, dead_letters.c.kind == kind, IS_DEAD)
-            .order_by(dead_letters.c.last_at.desc(), dead_letters.c.id.desc())
-            .offset(keep)
-            .limit(limit)
-        )
         with self._database.read() as connection:
-            rows = connection.execute(excess).all()
+            rows = _excess(connection, workspace_id, kind, keep=keep, limit=limit)
         if not rows:
             return []
         named = {SessionId(row.session_id) for row in rows if row.session_id is not None}
         done: list[Evicted] = []
         with self._transaction(named) as transaction:
-            for row in transaction.connection.execute(excess).all():
+            for row in _excess(transaction.connection, workspace_id, kind, keep=keep, limit=limit):
                 if row.session_id is not None and row.session_id not in named:
                     continue
                 gone = delete(dead_letters).where(dead_letters.c.id == row.id, IS_DEAD)
@@ -192,6 +198,19 @@ class DeadLetters(Aggregate):
         with self._database.read() as connection:
             found = {row[0]: int(row[1]) for row in connection.execute(counted)}
         return {kind: found.get(kind.value, 0) for kind in LetterKind}
+
+
+def _excess(connection: Connection, workspace_id: str, kind: str, *, keep: int, limit: int) -> Sequence[Any]:
+    """The oldest of those beyond ``keep``: walks of the index of the dead, as long as the bound, not the history."""
+    theirs = (dead_letters.c.workspace_id == workspace_id, dead_letters.c.kind == kind, IS_DEAD)
+    at, name = dead_letters.c.last_at, dead_letters.c.id
+    newest_first = select(at, name).where(*theirs).order_by(at.desc(), name.desc())
+    newest = connection.execute(newest_first.offset(keep).limit(1)).first()
+    if newest is None:
+        return []
+    upto = or_(at < newest.last_at, and_(at == newest.last_at, name <= newest.id))
+    wanted = select(name, dead_letters.c.session_id, dead_letters.c.code).where(*theirs, at <= newest.last_at, upto)
+    return connection.execute(wanted.order_by(at, name).limit(limit)).all()
 
 
 def _done(transaction: Transaction, letter_id: str, workspace_id: WorkspaceId | None, work: Work) -> LetterDone:
