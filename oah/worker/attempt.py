@@ -17,6 +17,7 @@ from pathlib import Path
 from oah.core.model.ids import SessionId
 from oah.core.model.run import Outcome, Run, RunError, RunStatus
 from oah.core.model.session import HoldReason
+from oah.core.model.timeout import TimeoutReason
 from oah.errors import AgentError, LeaseError, OahError, Unavailable
 from oah.ports.agent import Agent, AgentSpec, TurnRequest, TurnResult, TurnStatus
 from oah.ports.store import OutputChunk, Settlement
@@ -43,9 +44,28 @@ class _Control:
     assignment: Assignment
     settler: Settler
     limit: int
+    boottime: Callable[[], float]
+    mark_now: Callable[[], None]
+    asked_at: float | None = None
 
     def cancel_requested(self) -> bool:
-        return self.entry.cancel_requested and not self.assignment.is_lost()
+        return self.entry.cancel_requested and self.overdue() is None and not self.assignment.is_lost()
+
+    def overdue(self) -> TimeoutReason | None:
+        return TimeoutReason.of_stop(self.entry.stop_reason)
+
+    def idle_for(self, seen: timedelta) -> timedelta | None:
+        """SQL knows of steps, progress calls and waits; only a mark that begins from now on says that there were
+        none."""
+        now = self.boottime()
+        if self.asked_at is None:
+            self.asked_at = now
+            self.mark_now()
+        if self.entry.sql_at < self.asked_at:
+            return None
+        self.asked_at = None
+        heard = self.entry.heard_at
+        return seen if heard is None else min(seen, timedelta(seconds=max(now - heard, 0.0)))
 
     def on_output(self, text: str) -> None:
         size = len(text.encode("utf-8", "replace"))
@@ -67,6 +87,7 @@ class Attempts:
         *,
         cordon: Callable[[str], None],
         draining: Callable[[], bool],
+        mark_now: Callable[[], None],
     ) -> None:
         self._context = context
         self._table = table
@@ -74,6 +95,7 @@ class Attempts:
         self._settler = settler
         self._cordon = cordon
         self._draining = draining
+        self._mark_now = mark_now
 
     def __call__(self, assignment: Assignment) -> None:
         """Run it and hand the ending to the settler; nothing when the session was lost."""
@@ -100,6 +122,9 @@ class Attempts:
             if not self._end_warm(fence.session_id):
                 return self._unkillable(assignment, begun, "")
             return Returned(fence, assignment.ready_class)
+        expired = self._expired(assignment.started.run)
+        if expired is not None:
+            return self._not_begun(assignment, begun, expired)
         try:
             agent, kind = self._agent(assignment, entry)
         except LeaseError:
@@ -122,10 +147,12 @@ class Attempts:
             run_id=run.id,
             attempt=run.attempt,
             input=run.input,
-            timeout=self._time_left(run),
+            timeout=run.timeout,
+            deadline_in=self._deadline_in(assignment),
+            idle=run.idle_timeout,
             ladder=self._context.rules.ladder,
         )
-        control = _Control(entry, assignment, self._settler, self._context.rules.output_bytes)
+        control = self._control(entry, assignment)
         try:
             result = agent.turn(request, control)
         except LeaseError:
@@ -230,12 +257,26 @@ class Attempts:
             return False
         return warm is None or warm.close(CLOSE_GRACE)
 
-    def _time_left(self, run: Run) -> timedelta | None:
-        """The run's timeout counts per attempt, its deadline per run."""
-        limits = [run.timeout] if run.timeout is not None else []
-        if run.deadline_at is not None:
-            limits.append(max(run.deadline_at - self._context.clock.now(), timedelta(0)))
-        return min(limits, default=None)
+    def _control(self, entry: Entry, assignment: Assignment) -> _Control:
+        limit, boottime = self._context.rules.output_bytes, self._context.clock.boottime
+        return _Control(entry, assignment, self._settler, limit, boottime, self._mark_now)
+
+    def _deadline_in(self, assignment: Assignment) -> timedelta | None:
+        """What was left at the start, by the database's clock, less what has passed since, by ours."""
+        run, begun = assignment.started.run, assignment.begun_at
+        if run.deadline_at is None or run.started_at is None:
+            return None
+        spent = 0.0 if begun is None else self._context.clock.boottime() - begun
+        return max(run.deadline_at - run.started_at - timedelta(seconds=spent), timedelta(0))
+
+    def _expired(self, run: Run) -> TimeoutReason | None:
+        """Whether it was started too late: both moments are the database's."""
+        if run.started_at is None:
+            return None
+        if run.deadline_at is not None and run.started_at >= run.deadline_at:
+            return TimeoutReason.DEADLINE
+        late = run.attempt == 1 and run.start_by is not None and run.started_at >= run.start_by
+        return TimeoutReason.START if late else None
 
     def _home(self, workspace_id: str, session_id: str) -> Path:
         return self._context.data_dir / "homes" / workspace_id / session_id
@@ -254,6 +295,13 @@ class Attempts:
         if error.code == "agent_unkillable":
             return self._unkillable(assignment, begun, "fresh")
         outcome = Outcome(RunStatus.FAILED, error=RunError(error.code, error.message), agent="fresh")
+        return Finished(Settlement(assignment.fence, outcome), assignment.ready_class, self._since(begun))
+
+    def _not_begun(self, assignment: Assignment, begun: float, reason: TimeoutReason) -> Ending:
+        """No agent is opened for it; a warm one goes, for parking it again would be a turn of its own."""
+        if not self._end_warm(assignment.fence.session_id):
+            return self._unkillable(assignment, begun, "")
+        outcome = Outcome(RunStatus.TIMED_OUT, error=reason.error, agent="")
         return Finished(Settlement(assignment.fence, outcome), assignment.ready_class, self._since(begun))
 
     def _unkillable(self, assignment: Assignment, begun: float, kind: str) -> Ending:

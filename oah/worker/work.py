@@ -22,6 +22,8 @@ class Assignment:
     fence: RunFence
     ready_class: ReadyClass
     agent: Agent | None = None
+    begun_at: float | None = None
+    """CLOCK_BOOTTIME before the start was sent."""
     give_back: bool = False
     lost: bool = False
     said: int = field(default=0)

@@ -16,7 +16,8 @@ from datetime import datetime, timedelta
 from oah.core.model.ids import WorkerId
 from oah.core.model.worker import WorkerReport, WorkerState
 from oah.errors import Broken, OahError, Unavailable
-from oah.ports.store import CommandKind, RunFence
+from oah.ports.commands import CommandKind
+from oah.ports.store import Stop
 from oah.ports.terminal import HostLost
 from oah.runtime.component import Component, ThreadComponent
 from oah.runtime.loop import Backoff, Loop
@@ -85,7 +86,13 @@ class Worker(ThreadComponent):
         self._keeper.taking = lambda: not self._cordoned
         self._keeper.cordon = self._cordon_self
         self._attempts = Attempts(
-            context, self.table, self._parked, self._settler, cordon=self._cordon_self, draining=lambda: self._draining
+            context,
+            self.table,
+            self._parked,
+            self._settler,
+            cordon=self._cordon_self,
+            draining=lambda: self._draining,
+            mark_now=self._mark_now,
         )
         self._ear = Ear(context, self._claimer, look=self._look)
         self._vigil = Vigil(context)
@@ -288,12 +295,10 @@ class Worker(ThreadComponent):
         if warm:
             threading.Thread(target=self._keeper.end, args=(warm,), daemon=True).start()
 
-    def cancel(self, fences: tuple[RunFence, ...]) -> None:
-        """Somebody wants these runs cancelled; their slots see it within a quarter of a second."""
-        for fence in fences:
-            entry = self.table.by_run(fence)
-            if entry is not None:
-                entry.cancel_requested = True
+    def stop_runs(self, stops: tuple[Stop, ...]) -> None:
+        """Somebody wants these runs stopped; their slots see it within a quarter of a second."""
+        for stop in stops:
+            self.table.stop(stop)
 
     def _look(self) -> None:
         """Control said "look": commands and cancels are rows in SQL."""

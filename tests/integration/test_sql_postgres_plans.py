@@ -60,7 +60,7 @@ def hot(sessions: list[str], runs: list[str]) -> dict[str, tuple[str, dict[str, 
         "lock_for_submit": (submit.LOCK_FOR_SUBMIT, {"sessions": sessions}),
         "submit": (submit.INSERT, {**new, "part": 0}),
         "mark": (connections.MARK, {"sessions": sessions, "tokens": ["t"] * n, "worker": "w"}),
-        "cancels": (connections.CANCELS, {"sessions": sessions, "tokens": ["t"] * n}),
+        "signals": (connections.SIGNALS, {"sessions": sessions, "tokens": ["t"] * n}),
         "obvious": (OBVIOUS_START, start),
     }
 

@@ -195,7 +195,13 @@ def test_a_warm_agent_that_cannot_be_bound_is_ended_before_its_session_goes_on()
     desk.claim()
     (assignment,) = desk.slots.working
     attempts = Attempts(
-        desk.context, desk.table, desk.parked, desk.settler, cordon=lambda reason: None, draining=lambda: False
+        desk.context,
+        desk.table,
+        desk.parked,
+        desk.settler,
+        cordon=lambda reason: None,
+        draining=lambda: False,
+        mark_now=lambda: None,
     )
     attempts(assignment)
     assert desk.agent.closed == 1 and desk.settler.unsettled == 1

@@ -14,16 +14,18 @@ from datetime import timedelta
 from pathlib import Path
 
 import oah
+from oah.adapters.pty.cpu import cpu_seconds
 from oah.adapters.pty.hearing import Hearing
 from oah.adapters.pty.host import PtyHost
 from oah.adapters.pty.matching import Ended, Matcher
 from oah.adapters.pty.process import PtyProcess
 from oah.adapters.pty.recording import HEAD_BYTES, TAIL_BYTES, Recording, RecordingWriter
 from oah.adapters.pty.watch import Watch
+from oah.core.dialogue.limits import Limits
 from oah.core.dialogue.outcome import Facts, judge
 from oah.core.dialogue.profile import Profile
 from oah.errors import AgentError, Broken, Unavailable
-from oah.ports.agent import AgentSpec, TurnRequest, TurnResult, TurnStatus
+from oah.ports.agent import AgentSpec, TurnControl, TurnRequest, TurnResult, TurnStatus
 from oah.ports.blobs import Blobs
 from oah.ports.terminal import ExitCause, SpawnSpec
 
@@ -183,10 +185,23 @@ class PtyAgent:
 
     # -- the end of a turn ------------------------------------------------------------------------------------------
 
-    def hearing(self, request: TurnRequest, on_output: object) -> Hearing:
+    def watch(self, process: PtyProcess, request: TurnRequest, control: TurnControl) -> Watch:
+        """Over a turn that begins now."""
+        profile = self.profile
+        return Watch(
+            self.around.host,
+            process,
+            request,
+            control,
+            key=profile.interrupt_key,
+            limits=Limits(run=request.timeout, deadline=request.deadline_in, idle=request.idle or profile.idle),
+            cpu_seconds=(lambda: cpu_seconds(process.tree)) if profile.cpu_is_progress else None,
+        )
+
+    def hearing(self, request: TurnRequest, control: TurnControl, watch: Watch) -> Hearing:
         """A listener for this attempt."""
         key = f"outputs/{_part(request.run_id)}/{request.attempt}.txt"
-        return Hearing(on_output, self.around.blobs, key)  # type: ignore[arg-type]
+        return Hearing(control.on_output, self.around.blobs, key, heard=watch.heard)
 
     def drain(self, matcher: Matcher) -> None:
         """After the exit: what was still on its way, up to the terminal's end."""

@@ -7,7 +7,6 @@ from datetime import timedelta
 
 from oah.adapters.pty.agents import PtyAgent
 from oah.adapters.pty.matching import SLICE_SECONDS, Ended, Matcher
-from oah.adapters.pty.watch import Watch
 from oah.core.dialogue.marker import input_fault
 from oah.errors import AgentError, Unavailable
 from oah.ports.agent import MAX_RESULT_BYTES, TurnControl, TurnRequest, TurnResult, TurnStatus
@@ -45,8 +44,8 @@ class CommandAgent(PtyAgent):
             process = self.spawn(self._command(request.input))
         except (AgentError, Unavailable) as error:
             return self.failed(error)
-        watch = Watch(self.around.host, process, request, control, key=self.profile.interrupt_key)
-        hearing = self.hearing(request, control.on_output)
+        watch = self.watch(process, request, control)
+        hearing = self.hearing(request, control, watch)
         matcher = Matcher(process.terminal)
         matcher.listen(hearing)
         while not watch.over():

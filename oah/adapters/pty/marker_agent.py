@@ -110,8 +110,8 @@ class MarkerAgent(PtyAgent):
             return TurnResult(status=TurnStatus.CANCELLED, keep_warm=self.warm, recording=self.finish_recording())
         self._idle = False
         self._turn += 1
-        watch = Watch(self.around.host, process, request, control, key=self.profile.interrupt_key)
-        hearing = self.hearing(request, control.on_output)
+        watch = self.watch(process, request, control)
+        hearing = self.hearing(request, control, watch)
         try:
             self._inject(request)
             facts = self._listen(watch, hearing)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from oah.core.model.timeout import TimeoutReason
+
 
 class Verdict(StrEnum):
     """Terminal statuses of a run, as an agent can cause them."""
@@ -21,7 +23,7 @@ class Facts:
     unknown, -N
     signal N). `killed`: we killed the tree; `empty` says whether that was verified."""
 
-    timed_out: bool = False
+    timed_out: TimeoutReason | None = None
     cancelled: bool = False
     status: int | None = None
     message: str = ""
@@ -52,8 +54,9 @@ def judge(facts: Facts, *, failed_code: str = "exit_nonzero") -> Outcome:
         return _failed("host_lost", "the process that owns the agent was lost; the agent was killed")
     if facts.killed and not facts.empty:
         return _failed("agent_unkillable", "the agent's processes could not be killed")
-    if facts.timed_out:
-        return Outcome(verdict=Verdict.TIMED_OUT, error_code="timeout", error_message="no end within the run's timeout")
+    if facts.timed_out is not None:
+        error = facts.timed_out.error
+        return Outcome(verdict=Verdict.TIMED_OUT, error_code=error.code, error_message=error.message)
     if facts.cancelled:
         warm = facts.status is not None and not facts.exited and not facts.killed
         return Outcome(verdict=Verdict.CANCELLED, exit_code=facts.status, keep_warm=warm)
