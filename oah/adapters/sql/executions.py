@@ -112,6 +112,7 @@ class Executions(Aggregate):
             ids = sorted({row.session_id for row in rows})
             sql.lock_only(ids)
             done = sql.settle(rows)
+            sql.tell_webhooks([(row.session_id, now.number) for row, now in zip(rows, done, strict=True) if now.status])
             for settlement, answer in zip(settlements, done, strict=True):
                 if settlement.hold is not None and answer.status is not None:
                     session = settlement.fence.session_id
@@ -134,6 +135,13 @@ class Executions(Aggregate):
             ids = sorted({fence.session_id for fence in fences})
             sql.lock_only(ids)
             done = sql.release(fences)
+            sql.tell_webhooks(
+                [
+                    (fence.session_id, now.number)
+                    for fence, now in zip(fences, done, strict=True)
+                    if now.status == RunStatus.CANCELLED
+                ]
+            )
             looks = sql.look(ids)
         return _afters([fence.session_id for fence in fences], done, looks)
 

@@ -10,10 +10,12 @@ from oah.adapters.sql.commands import Commands
 from oah.adapters.sql.counts import Counts
 from oah.adapters.sql.database import Database
 from oah.adapters.sql.dead_letters import DeadLetters
+from oah.adapters.sql.deliveries import Deliveries
 from oah.adapters.sql.events import Events
 from oah.adapters.sql.executions import Executions
 from oah.adapters.sql.jobs import Jobs
 from oah.adapters.sql.keys import Keys
+from oah.adapters.sql.limits import Limits
 from oah.adapters.sql.measured import MeasuredDatabase
 from oah.adapters.sql.migrate import migrate, schema
 from oah.adapters.sql.owners import Owners
@@ -46,9 +48,11 @@ class SqlStore(
     Commands,
     Counts,
     Steps,
+    Limits,
     DeadLetters,
     Jobs,
     Webhooks,
+    Deliveries,
     Retention,
 ):
     """Everything the port asks for, over one database."""
