@@ -121,7 +121,7 @@ def _tell(store: Store, broker: Broker, epoch: EpochId | None, found: Cancelled)
 
 def _forget(store: Store, broker: Broker, epoch: EpochId, found: Cancelled) -> None:
     session_id = found.run.session_id
-    if found.run.deferred:
+    if found.run.due_at is not None:  # it may have waited for its time; it does not any more
         broker.undue(epoch, [found.run.id])
     if found.unheld:
         Places(store, broker).put(epoch, [awake(each) for each in store.queued_sessions_of([session_id], epoch)])
