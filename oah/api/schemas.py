@@ -9,11 +9,11 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from oah.core.model.ids import KeyId, RunId, SessionId
-from oah.core.model.run import OrderMode, RunClass
+from oah.core.model.run import OnBusy, OrderMode, RunClass
 from oah.core.model.workspace import Scope
 from oah.core.policy.recovery import Strategy
 from oah.errors import InvalidRequest, NotFound
-from oah.services.submit import Asked, OnBusy
+from oah.services.submit import Asked
 
 _ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z")
 _CURSOR = re.compile(r"^[\x21-\x7e]{1,512}\Z")

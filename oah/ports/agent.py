@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from oah.core.model.timeout import TimeoutReason
+from oah.ports.commands import Delivery
 
 MAX_RESULT_BYTES = 1024 * 1024
 """Result text kept in the row; what is longer lies as a blob (source: details.md, Defaults)."""
@@ -141,6 +142,12 @@ class Agent(Protocol):
 
         Raises LeaseError `fenced` when the deadman killed it (deadline or late rule): write nothing, the session may
         be somebody else's.
+        """
+
+    def say(self, text: str, timeout: timedelta) -> Delivery:
+        """Say a text into the turn that runs, from another thread than the slot's: once, or not at all.
+
+        Waits at most `timeout` for a turn that listens, and as long again for the terminal to show the text.
         """
 
     def alive(self) -> bool:

@@ -26,6 +26,7 @@ from oah.core.model.session import HoldReason, Session, SessionState
 from oah.core.model.workspace import ApiKey, Scope, Workspace
 from oah.errors import RequestError
 from oah.ports.children import ChildrenStore
+from oah.ports.commands import CommandKind, CommandStore, WorkerCommand
 from oah.ports.dead_letters import DeadLetterStore
 from oah.ports.jobs import JobStore
 from oah.ports.retention import RetentionStore
@@ -34,9 +35,6 @@ from oah.ports.rows import (
     Accepted,
     AfterRun,
     AlreadyActive,
-    Cancelled,
-    CancelResult,
-    CommandKind,
     DeferredRun,
     IsHeld,
     IsSuspect,
@@ -56,11 +54,12 @@ from oah.ports.rows import (
     Started,
     StartReply,
     Stop,
+    Stopped,
     StoreCounts,
     SubmitLimits,
-    WorkerCommand,
 )
 from oah.ports.steps import StepStore
+from oah.ports.stops import Cancelled, CancelResult
 from oah.ports.webhooks import WebhookStore
 
 __all__ = [
@@ -92,6 +91,7 @@ __all__ = [
     "StartReply",
     "Started",
     "Stop",
+    "Stopped",
     "Store",
     "StoreCounts",
     "SubmitLimits",
@@ -144,10 +144,6 @@ class WorkStore(Protocol):
     def promote(self, runs: Sequence[RunId], holds_ended: Sequence[SessionId], epoch: EpochId) -> list[QueuedSession]:
         """Clear ``deferred`` (with a new position) of runs that are due and end holds that have ended; idempotent.
         Returns the sessions concerned for ``ensure``/``hold`` (also those with nothing left: ``ready_class`` None)."""
-        ...
-
-    def take_commands(self, worker_id: WorkerId) -> list[WorkerCommand]:
-        """Commands for this worker, oldest first, each handed out once."""
         ...
 
 
@@ -278,10 +274,6 @@ class CatalogStore(Protocol):
         session gets at least its share, ``limit // len(cursors)``, if it has that many."""
         ...
 
-    def command_worker(self, worker_id: WorkerId, kind: CommandKind, *, by: str) -> None:
-        """Write a command (and an audit row)."""
-        ...
-
     def counts(self, workspace_id: WorkspaceId | None, *, lease: timedelta) -> StoreCounts: ...
 
 
@@ -289,6 +281,7 @@ class Store(
     WorkStore,
     RecoveryStore,
     CatalogStore,
+    CommandStore,
     ChildrenStore,
     StepStore,
     DeadLetterStore,

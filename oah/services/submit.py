@@ -10,11 +10,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 from oah.core.model.ids import EpochId, RunId, SessionId, WorkspaceId
-from oah.core.model.run import OrderMode, RunClass
+from oah.core.model.run import OnBusy, OrderMode, RunClass
 from oah.core.policy import admission
 from oah.errors import EpochMismatch, InvalidRequest, RequestError
 from oah.ports.broker import Broker
@@ -22,16 +21,6 @@ from oah.ports.clock import Clock, Ids
 from oah.ports.store import Accepted, NewRun, Store, SubmitLimits
 from oah.services.place import Places
 from oah.services.relay import hear as hear_of
-
-
-class OnBusy(StrEnum):
-    """What a submit does when its session has a run already."""
-
-    ENQUEUE = "enqueue"
-    REJECT = "reject"
-    INTERRUPT = "interrupt"
-    ROLLBACK = "rollback"
-    STEER = "steer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +49,14 @@ class Asked:
 
 
 def prepare(
-    store: Store, clock: Clock, ids: Ids, asked: Asked, *, workspace_id: WorkspaceId, rules: admission.Rules
+    store: Store,
+    clock: Clock,
+    ids: Ids,
+    asked: Asked,
+    *,
+    workspace_id: WorkspaceId,
+    rules: admission.Rules,
+    by: str = "",
 ) -> NewRun:
     """A checked run, ready to be committed. Touches SQL only to find a parent in the same workspace.
 
@@ -99,15 +95,17 @@ def prepare(
         metadata=admission.document(asked.metadata, what="metadata", rules=rules),
         idempotency_key=key,
         request_hash=fingerprint(asked) if key else None,
-        reject_if_busy=asked.on_busy is OnBusy.REJECT,
+        on_busy=asked.on_busy,
+        by=by,
     )
 
 
 def _supported(asked: Asked) -> None:
-    if asked.on_busy not in (OnBusy.ENQUEUE, OnBusy.REJECT):
-        raise InvalidRequest(
-            f"on_busy={asked.on_busy} is not supported yet", code="on_busy_unsupported", hint="use enqueue or reject"
-        )
+    at_once = asked.on_busy.stops or asked.on_busy is OnBusy.STEER
+    if at_once and (asked.delay_seconds is not None or asked.run_at is not None):
+        raise InvalidRequest(f"on_busy={asked.on_busy} acts now: it excludes delay_seconds and run_at")
+    if asked.on_busy is OnBusy.STEER:
+        admission.spoken(asked.input)
     if asked.order is not OrderMode.STRICT:
         raise InvalidRequest(f"order={asked.order} is not supported yet", code="order_unsupported", hint="use strict")
 

@@ -30,6 +30,7 @@ from oah.worker.keeper import Keeper
 from oah.worker.parked import Parked, Warm
 from oah.worker.settler import Settler
 from oah.worker.slots import Slots
+from oah.worker.speaker import Speaker
 from oah.worker.table import Entry, Table
 from oah.worker.teller import Teller
 from oah.worker.witnesses import Mark, Renew, Vigil
@@ -81,6 +82,8 @@ class Worker(ThreadComponent):
         self._settler.happened = self._teller.happened
         self._settler.called = self._claimer.hint
         self._settler.settled = self._settled
+        self._speaker = Speaker(context, self.table, self._slots)
+        self._speaker.happened = self._teller.happened
         self._keeper = Keeper(context, self.table, self._slots, self._settler)
         self._keeper.parked = self._parked
         self._keeper.taking = lambda: not self._cordoned
@@ -320,6 +323,8 @@ class Worker(ThreadComponent):
                     self._draining = True
                     self._set_cordoned(cordoned=True)
                     self._context.on_drain()
+                case CommandKind.STEER:
+                    self._speaker.take(command)
 
     def _heartbeat(self) -> None:
         """Commands are also read here, should a ``look`` have been lost."""

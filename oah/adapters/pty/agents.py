@@ -20,6 +20,7 @@ from oah.adapters.pty.host import PtyHost
 from oah.adapters.pty.matching import Ended, Matcher
 from oah.adapters.pty.process import PtyProcess
 from oah.adapters.pty.recording import HEAD_BYTES, TAIL_BYTES, Recording, RecordingWriter
+from oah.adapters.pty.speech import Speech
 from oah.adapters.pty.watch import Watch
 from oah.core.dialogue.limits import Limits
 from oah.core.dialogue.outcome import Facts, judge
@@ -27,6 +28,7 @@ from oah.core.dialogue.profile import Profile
 from oah.errors import AgentError, Broken, Unavailable
 from oah.ports.agent import AgentSpec, TurnControl, TurnRequest, TurnResult, TurnStatus
 from oah.ports.blobs import Blobs
+from oah.ports.commands import Delivery
 from oah.ports.terminal import ExitCause, SpawnSpec
 
 DRAIN_SECONDS = 2.0
@@ -60,6 +62,7 @@ class PtyAgent:
         self._run, self._attempt = spec.run_id, spec.attempt
         self._closed = False
         self._dropped = 0
+        self.speech = Speech()
 
     @property
     def agent_id(self) -> str:
@@ -201,7 +204,12 @@ class PtyAgent:
     def hearing(self, request: TurnRequest, control: TurnControl, watch: Watch) -> Hearing:
         """A listener for this attempt."""
         key = f"outputs/{_part(request.run_id)}/{request.attempt}.txt"
-        return Hearing(control.on_output, self.around.blobs, key, heard=watch.heard)
+
+        def heard(text: str) -> None:
+            watch.heard(text)
+            self.speech.heard(text)
+
+        return Hearing(control.on_output, self.around.blobs, key, heard=heard)
 
     def drain(self, matcher: Matcher) -> None:
         """After the exit: what was still on its way, up to the terminal's end."""
@@ -268,6 +276,10 @@ class PtyAgent:
             tree_empty=empty,
             recording=recording,
         )
+
+    def say(self, text: str, timeout: timedelta) -> Delivery:
+        """See ports.agent.Agent."""
+        return self.speech.say(text, timeout) if self.profile.steer else Delivery.UNSUPPORTED
 
     # -- life -------------------------------------------------------------------------------------------------------
 

@@ -48,11 +48,14 @@ class CommandAgent(PtyAgent):
         hearing = self.hearing(request, control, watch)
         matcher = Matcher(process.terminal)
         matcher.listen(hearing)
+        self.speech.begin()
         while not watch.over():
             if isinstance(matcher.look([]), Ended):
                 process.wait(timedelta(seconds=SLICE_SECONDS))
             hearing.tick()
+            self.speech.step(process.terminal)
         self.drain(matcher)
+        self.speech.end()
         return self.conclude(watch, hearing, self.facts(watch))
 
     def _command(self, text: str) -> tuple[str, ...]:

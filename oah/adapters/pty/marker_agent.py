@@ -114,7 +114,10 @@ class MarkerAgent(PtyAgent):
         hearing = self.hearing(request, control, watch)
         try:
             self._inject(request)
-            facts = self._listen(watch, hearing)
+            try:
+                facts = self._listen(watch, hearing)
+            finally:
+                self.speech.end()
         except AgentError as error:
             watch.refuse_fenced()
             if process.exited() is None:
@@ -124,6 +127,8 @@ class MarkerAgent(PtyAgent):
             else:
                 facts = self.facts(watch)
         result = self.conclude(watch, hearing, facts)
+        if self.speech.loose:  # or the next run would be given what was said to this one
+            result = replace(result, keep_warm=False)
         self._idle = result.keep_warm
         return result
 
@@ -155,12 +160,14 @@ class MarkerAgent(PtyAgent):
             if isinstance(seen, Match) and seen.index == 1:
                 waiting = [end]
                 self._matcher.listen(hearing)
+                self.speech.begin()
             elif isinstance(seen, Match):
                 mark = ended(seen.groups[0] or "0", seen.groups[1])
                 self._status = mark.status
                 self._matcher.listen(None)
                 return self.facts(watch, status=mark.status, message=mark.message)
             hearing.tick()
+            self.speech.step(self.running.terminal)
         self.drain(self._matcher)
         self._matcher.listen(None)
         return self.facts(watch)

@@ -10,7 +10,7 @@ from oah.api.render import answer, page, queue_document, recovery_overview_docum
 from oah.api.schemas import Named
 from oah.api.state import ApiState, Desk
 from oah.core.model.workspace import Scope
-from oah.ports.store import CommandKind
+from oah.ports.commands import CommandKind
 from oah.services import commands, inspect
 
 router = APIRouter(prefix="/v1", tags=["fleet"])

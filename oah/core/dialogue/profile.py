@@ -60,6 +60,7 @@ class Profile:
     failed_code: str = "exit_nonzero"
     idle: timedelta | None = None
     cpu_is_progress: bool = False
+    steer: bool = False
     recovery_strategy: RecoveryStrategy | None = None
     recovery_max_attempts: int | None = None
     source: str = ""
@@ -89,7 +90,7 @@ def profile_from(table: Mapping[str, Any], *, source: str) -> Profile:
         raise _invalid(source, f"kind {kind!r}: one of {', '.join(Kind)}")
     plain = {
         key: table[key]
-        for key in ("boot", "inject", "interrupt_key", "quit", "rows", "cols", "failed_code", "cpu_is_progress")
+        for key in ("boot", "inject", "interrupt_key", "quit", "rows", "cols", "failed_code", "cpu_is_progress", "steer")
         if key in table
     }
     strategy, max_attempts = _recovery(table.get("recovery", {}), source=source)
@@ -137,6 +138,7 @@ _TYPES = {
     "failed_code": "string",
     "idle_timeout_seconds": "number",
     "cpu_is_progress": "boolean",
+    "steer": "boolean",
     "recovery": "table",
 }
 

@@ -52,6 +52,21 @@ class ReadyClass(StrEnum):
     """The first eligible run has a recovery behind it; never raised out of it by a further run."""
 
 
+class OnBusy(StrEnum):
+    """What a submit does when its session has a run already."""
+
+    ENQUEUE = "enqueue"
+    REJECT = "reject"
+    INTERRUPT = "interrupt"
+    ROLLBACK = "rollback"
+    STEER = "steer"
+
+    @property
+    def stops(self) -> bool:
+        """The active run is asked to stop, and the new one goes before all others."""
+        return self in (OnBusy.INTERRUPT, OnBusy.ROLLBACK)
+
+
 class OrderMode(StrEnum):
     """What later runs of the session do while this one waits for its retry."""
 
