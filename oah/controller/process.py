@@ -27,6 +27,7 @@ from oah.services.caps import RecomputeCaps
 from oah.services.clocks import WatchClocks
 from oah.services.decisions import Decisions
 from oah.services.epoch import EpochKeeper
+from oah.services.expire import ExpireRuns
 from oah.services.forget import ForgetWorkers
 from oah.services.measure import MeasureQueues
 from oah.services.orphans import JudgeOwners
@@ -82,6 +83,7 @@ class Services:
     promote: PromoteRuns
     relay: RelayRuns
     recover: RecoverOwners
+    expire: ExpireRuns
     going_on: Callable[[], bool] = field(default=lambda: True)
 
     def rota(self, context: ControllerContext) -> Rota:
@@ -93,6 +95,7 @@ class Services:
             Duty("clocks", timedelta(0), self.clocks.keep_watch),
             Duty("epoch", timedelta(0), self.keep_epoch),
             Duty("sweep", timedelta(0), lambda: self.sweep(epoch())),
+            Duty("expire", timedelta(0), lambda: self.expire(epoch())),
             Duty("look_again", rules.look_again_every, lambda: self.reconcile.look_again(epoch())),
             Duty("audit", rules.audit_every, lambda: self.audit(epoch(), self.going_on)),
             Duty("reconcile", rules.reconcile_every, lambda: self.reconcile.look(epoch(), self.going_on)),
@@ -127,6 +130,7 @@ def create_services(context: ControllerContext, *, going_on: Callable[[], bool] 
         promote=PromoteRuns(store, places),
         relay=RelayRuns(store, places, telemetry, rules.relay_older_than),
         recover=recover,
+        expire=ExpireRuns(store, broker, places, telemetry, decisions),
         going_on=going_on,
     )
 

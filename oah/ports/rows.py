@@ -43,7 +43,8 @@ class NewRun:
     due_at: datetime | None = None
     timeout: timedelta | None = None
     deadline_at: datetime | None = None
-    max_retries: int = 0
+    max_retries: int | None = None
+    """None: the profile's."""
     parent_run_id: RunId | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     order_mode: OrderMode = OrderMode.STRICT
@@ -169,6 +170,14 @@ class RunFence:
 
 
 @dataclass(frozen=True, slots=True)
+class RetryPlan:
+    """Another attempt, not before ``delay`` has passed. ``max_retries``: by the rules that decided it."""
+
+    delay: timedelta
+    max_retries: int
+
+
+@dataclass(frozen=True, slots=True)
 class Settlement:
     """The outcome of an attempt. ``keep_owner``: the agent lives on (→ parked); else the tree is verified empty."""
 
@@ -177,6 +186,9 @@ class Settlement:
     keep_owner: bool = False
     hold: HoldReason | None = None
     """Hold the session with this (``unkillable``)."""
+    retry: RetryPlan | None = None
+    """The outcome is an attempt's, not the run's: queue the run again. Refused where somebody has asked the run to stop
+    or its deadline comes first; then the outcome is the run's after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +206,8 @@ class AfterRun:
     """The status now; a settle of a run whose cancel was asked for may end as the outcome says."""
     voided: bool = False
     """The run was rolled back: an agent that was to be kept is ended, the session's next run starts fresh."""
+    due: DeferredRun | None = None
+    """A retry for which nobody waits (``order=skip_failed``): the broker is to hear when it is due."""
 
 
 @dataclass(frozen=True, slots=True)

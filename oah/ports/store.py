@@ -29,6 +29,7 @@ from oah.ports.children import ChildrenStore
 from oah.ports.commands import CommandKind, CommandStore, WorkerCommand
 from oah.ports.dead_letters import DeadLetterStore
 from oah.ports.jobs import JobStore
+from oah.ports.requeue import RequeueStore
 from oah.ports.retention import RetentionStore
 from oah.ports.rows import (
     EXCERPT,
@@ -47,6 +48,7 @@ from oah.ports.rows import (
     QueuedSession,
     RecoveryAction,
     RecoveryWrite,
+    RetryPlan,
     RunFence,
     RunFilter,
     Settlement,
@@ -60,6 +62,7 @@ from oah.ports.rows import (
 )
 from oah.ports.steps import StepStore
 from oah.ports.stops import Cancelled, CancelResult
+from oah.ports.waits import WaitStore
 from oah.ports.webhooks import WebhookStore
 
 __all__ = [
@@ -84,6 +87,7 @@ __all__ = [
     "RecoveryAction",
     "RecoveryStore",
     "RecoveryWrite",
+    "RetryPlan",
     "RunFence",
     "RunFilter",
     "Settlement",
@@ -262,11 +266,6 @@ class CatalogStore(Protocol):
         by: str,
         reason: StopReason = StopReason.CANCEL,
     ) -> Cancelled: ...
-    def requeue(self, run_id: RunId, workspace_id: WorkspaceId | None, *, by: str) -> Accepted:
-        """A terminal run becomes eligible now with a new position; counters restart. Conflict
-        ``run_requeue_invalid_status`` otherwise."""
-        ...
-
     def annotate_run(self, run_id: RunId, workspace_id: WorkspaceId | None, note: str) -> Run: ...
     def events(self, session_id: SessionId, *, after: int, limit: int, run_id: RunId | None = None) -> list[Event]: ...
     def events_since(self, cursors: Mapping[SessionId, int], *, limit: int) -> list[Event]:
@@ -281,12 +280,14 @@ class Store(
     WorkStore,
     RecoveryStore,
     CatalogStore,
+    WaitStore,
     CommandStore,
     ChildrenStore,
     StepStore,
     DeadLetterStore,
     JobStore,
     WebhookStore,
+    RequeueStore,
     RetentionStore,
     Protocol,
 ):

@@ -22,12 +22,14 @@ from oah.adapters.sql.owners import Owners
 from oah.adapters.sql.postgres.database import PostgresDatabase
 from oah.adapters.sql.queues import Queues
 from oah.adapters.sql.recoveries import Recoveries
+from oah.adapters.sql.requeues import Requeues
 from oah.adapters.sql.retention import Retention
 from oah.adapters.sql.runs import Runs
 from oah.adapters.sql.sessions import Sessions
 from oah.adapters.sql.sqlite.database import SqliteDatabase
 from oah.adapters.sql.steps import Steps
 from oah.adapters.sql.submits import Submits
+from oah.adapters.sql.waits import Waits
 from oah.adapters.sql.webhooks import Webhooks
 from oah.errors import InvalidRequest
 from oah.ports.store import Store
@@ -41,12 +43,14 @@ class SqlStore(
     Recoveries,
     Queues,
     Runs,
+    Requeues,
     Children,
     Sessions,
     Events,
     Keys,
     Commands,
     Counts,
+    Waits,
     Steps,
     Limits,
     DeadLetters,

@@ -143,7 +143,8 @@ class Run:
     attempt: int = 0
     recovery_attempts: int = 0
     failed_attempts: int = 0
-    max_retries: int = 0
+    max_retries: int | None = None
+    """Further attempts after a failed one; None: nobody has said so for this run, its profile's rules hold."""
     timeout: timedelta | None = None
     deadline_at: datetime | None = None
     parent_run_id: RunId | None = None
@@ -208,6 +209,11 @@ class Step:
     name: str
     data: Mapping[str, Any]
     at: datetime
+    """When it began."""
+    deadline_at: datetime | None = None
+    ended_at: datetime | None = None
+    """None: it goes on, or its attempt was over before it; a system step has none."""
+    outcome: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
