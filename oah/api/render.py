@@ -15,6 +15,7 @@ from oah.core.model.run import Attempt, Run, Step
 from oah.core.model.session import Session
 from oah.core.model.worker import WorkerReport
 from oah.core.model.workspace import ApiKey, Workspace
+from oah.core.policy.waiting import WaitReason
 from oah.ports.store import EXCERPT
 from oah.services.inspect import QueueSnapshot, RecoveryOverview
 
@@ -88,7 +89,21 @@ def session_document(session: Session) -> Document:
     }
 
 
-def run_document(run: Run, *, wait_reason: str | None = None, excerpt: bool = False) -> Document:
+def wait_document(reason: WaitReason | None) -> Document | None:
+    """Why a run waits: code, words, and the facts of the code; None for one that does not wait."""
+    if reason is None:
+        return None
+    facts = {name: _plainly(value) for name, value in reason.data.items()}
+    return {"code": reason.code, "message": reason.message, **facts}
+
+
+def _plainly(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(name): _plainly(each) for name, each in value.items()}
+    return moment(value) if isinstance(value, datetime) else value
+
+
+def run_document(run: Run, *, wait_reason: WaitReason | None = None, excerpt: bool = False) -> Document:
     """A run. ``excerpt``: in a list, where inputs are cut."""
     cut = excerpt and len(run.input) > EXCERPT
     return {
@@ -99,7 +114,7 @@ def run_document(run: Run, *, wait_reason: str | None = None, excerpt: bool = Fa
         "position": run.position,
         "class": run.run_class,
         "status": run.status,
-        "wait_reason": wait_reason,
+        "wait_reason": wait_document(wait_reason),
         "input": run.input[:EXCERPT] if cut else run.input,
         "input_truncated": cut,
         "metadata": dict(run.metadata),

@@ -32,6 +32,7 @@ _COLUMNS = (
     ("CLASS", field("class")),
     ("ATTEMPT", field("attempt")),
     ("ERROR", lambda item: (item.get("error") or {}).get("code")),
+    ("WAITS FOR", lambda item: (item.get("wait_reason") or {}).get("code")),
     ("AGE", lambda item: age(item.get("created_at"))),
     ("INPUT", field("input")),
 )

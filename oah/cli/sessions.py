@@ -86,7 +86,7 @@ def queue(connection: Connection, /, session_id: str, *, as_json: bool) -> None:
         ("STATUS", field("status")),
         ("CLASS", field("class")),
         ("POSITION", field("position")),
-        ("WAITS FOR", field("wait_reason")),
+        ("WAITS FOR", lambda item: (item.get("wait_reason") or {}).get("message")),
         ("INPUT", field("input")),
     )
     listing(connection.client.session_queue(session_id), columns, as_json=as_json)

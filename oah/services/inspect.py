@@ -1,4 +1,4 @@
-"""Look at the queue, the fleet, recovery, and at why one run waits. Reads only; figures of one look, never added up.
+"""Look at the queue, the fleet and recovery. Reads only; figures of one look, never added up.
 
 `readySessionCount` and the other names are fixed by the outside interface; their meaning stands at the fields below.
 """
@@ -12,9 +12,7 @@ from datetime import datetime, timedelta
 
 from oah.core.model.epoch import EpochView
 from oah.core.model.ids import EpochId, WorkerId, WorkspaceId
-from oah.core.model.lane import Lane
-from oah.core.model.run import ReadyClass, RecoveryState, Run, RunStatus
-from oah.core.model.session import Session
+from oah.core.model.run import ReadyClass, RecoveryState, Run
 from oah.core.model.worker import WorkerReport, WorkerState
 from oah.errors import Unavailable
 from oah.ports.broker import Broker, QueueFigures
@@ -182,42 +180,3 @@ def live_workers(broker: Broker) -> list[WorkerReport]:
         return broker.workers()
     except Unavailable:
         return []
-
-
-def wait_reason(run: Run, session: Session, queue: Sequence[Run], workers: Sequence[WorkerReport]) -> str | None:
-    """Why a queued run does not run yet, in words; None when it does not wait. ``queue``: the session's."""
-    if run.status is RunStatus.WAITING_TOOL:
-        return "waits for an answer to the agent"
-    if run.status is not RunStatus.QUEUED:
-        return None
-    if run.deferred:
-        return f"delayed until {run.due_at.isoformat() if run.due_at else 'a later time'}"
-    if session.holds:
-        return "held: " + ", ".join(_hold(reason, until) for reason, until in sorted(session.holds.items()))
-    before = _before(run, queue)
-    if before is not None:
-        return f"behind run {before.id} ({before.status})"
-    return _no_worker(session.lane, workers) or "waits for a free slot"
-
-
-def _hold(reason: str, until: datetime | None) -> str:
-    return f"{reason} until {until.isoformat()}" if until else str(reason)
-
-
-def _before(run: Run, queue: Sequence[Run]) -> Run | None:
-    last: Run | None = None
-    for one in queue:
-        if one.id == run.id:
-            return last
-        if not one.deferred:
-            last = one
-    return last
-
-
-def _no_worker(lane: Lane, workers: Sequence[WorkerReport]) -> str | None:
-    serving = [worker for worker in workers if lane in worker.lanes and worker.state is not WorkerState.STOPPING]
-    if not serving:
-        return f"no live worker serves lane {lane}"
-    if all(worker.cordoned or worker.draining for worker in serving):
-        return f"every worker of lane {lane} is cordoned or drains"
-    return None

@@ -40,7 +40,7 @@ from oah.core.model.workspace import Scope
 from oah.core.policy import admission
 from oah.errors import Conflict, InvalidRequest, NotFound, PayloadTooLarge, RequestError
 from oah.ports.store import Accepted, NewRun, RunFilter
-from oah.services import cancel, inspect, requeue, workspaces
+from oah.services import cancel, explain, requeue, workspaces
 from oah.services.submit import Asked, prepare
 
 router = APIRouter(prefix="/v1", tags=["runs"])
@@ -131,7 +131,9 @@ def listing(
             limit=limit,
         )
     )
-    return page((run_document(run, excerpt=True) for run in found.items), found.next_cursor)
+    reasons = explain.wait_reasons(store, desk.context.broker, found.items)
+    documents = (run_document(run, wait_reason=reasons.get(run.id), excerpt=True) for run in found.items)
+    return page(documents, found.next_cursor)
 
 
 def _find(desk: ApiState, caller: Principal, run_id: str) -> Run:
@@ -142,16 +144,8 @@ def _find(desk: ApiState, caller: Principal, run_id: str) -> Run:
 def show(run_id: Named, desk: Desk, caller: Caller) -> Response:
     """One run, with the reason why it waits."""
     run = _find(desk, caller, run_id)
-    return answer(run_document(run, wait_reason=_wait_reason(desk, run)))
-
-
-def _wait_reason(desk: ApiState, run: Run) -> str | None:
-    if run.status.terminal or run.status is RunStatus.RUNNING:
-        return None
-    context = desk.context
-    session = context.store.session(run.session_id, None)
-    queue = context.store.queue_of(run.session_id, limit=context.limits.queued_per_session)
-    return inspect.wait_reason(run, session, queue, inspect.live_workers(context.broker))
+    reasons = explain.wait_reasons(desk.context.store, desk.context.broker, [run])
+    return answer(run_document(run, wait_reason=reasons.get(run.id)))
 
 
 @router.get("/runs/{run_id}/result", **needs(Scope.READ))

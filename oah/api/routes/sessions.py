@@ -16,7 +16,7 @@ from oah.core.model.ids import SessionId
 from oah.core.model.session import SessionState
 from oah.core.model.workspace import Scope
 from oah.errors import InvalidRequest
-from oah.services import inspect, sessions, workspaces
+from oah.services import explain, inspect, sessions, workspaces
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
 
@@ -108,10 +108,8 @@ def queue(session_id: Named, desk: Desk, caller: Caller, limit: Limit = 100) -> 
     context = desk.context
     session = context.store.session(SessionId(session_id), caller.workspace_id)
     runs = context.store.queue_of(session.id, limit=limit)
-    workers = inspect.live_workers(context.broker)
-    return page(
-        run_document(run, wait_reason=inspect.wait_reason(run, session, runs, workers), excerpt=True) for run in runs
-    )
+    reasons = explain.wait_reasons(context.store, context.broker, runs)
+    return page(run_document(run, wait_reason=reasons.get(run.id), excerpt=True) for run in runs)
 
 
 @router.post("/{session_id}/pause", **needs(Scope.RUN))

@@ -1,0 +1,155 @@
+"""Explain why runs wait, and what has not moved for too long. Reads only; a page costs as much as one run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from oah.core.model.epoch import EpochState
+from oah.core.model.ids import RunId, WorkspaceId
+from oah.core.model.lane import Lane
+from oah.core.model.run import Run, RunStatus
+from oah.core.model.worker import WorkerReport, WorkerState
+from oah.core.policy import waiting
+from oah.core.policy.waiting import WaitReason
+from oah.errors import OahError, Unavailable
+from oah.ports.broker import Broker
+from oah.ports.dispatch import QueueFigures
+from oah.ports.store import Store
+from oah.ports.waits import Diagnosis, WaitFacts
+
+LADDER = timedelta(seconds=20)
+"""The longest that the owner of a run takes to end it once it knows: key, INT, TERM with 5 s each, and the kill."""
+LONG = timedelta(minutes=1)
+"""A run that is eligible for longer than this wants an explanation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """The broker's side at one moment, for any number of runs."""
+
+    workers: tuple[WorkerReport, ...] = ()
+    away: bool = False
+    rebuilding: bool = False
+    leader: bool = True
+
+
+def dispatch(broker: Broker) -> Dispatch:
+    """Three calls. An absence of the broker is an answer too."""
+    try:
+        view = broker.view()
+        rebuilding = view.state is not EpochState.OPEN
+        return Dispatch(tuple(broker.workers()), rebuilding=rebuilding, leader=broker.leader() is not None)
+    except Unavailable:
+        return Dispatch(away=True)
+
+
+def wait_reasons(store: Store, broker: Broker, runs: Sequence[Run]) -> dict[RunId, WaitReason]:
+    """Of those of the runs that wait; two statements and three calls, or none when no run is queued."""
+    found: dict[RunId, WaitReason] = {}
+    for run in runs:
+        if run.status is RunStatus.WAITING_TOOL:
+            reason = waiting.why(waiting.View(status=run.status, lane=_NO_LANE))
+            assert reason is not None
+            found[run.id] = reason
+    queued = [run.id for run in runs if run.status is RunStatus.QUEUED]
+    return {**found, **reasons_of(store, broker, queued)}
+
+
+def reasons_of(store: Store, broker: Broker, queued: Sequence[RunId]) -> dict[RunId, WaitReason]:
+    """Of those that are still queued."""
+    facts = store.waits(queued) if queued else {}
+    if not facts:
+        return {}
+    at = dispatch(broker)
+    return {run_id: _reason(each, at) for run_id, each in facts.items()}
+
+
+_NO_LANE = Lane("none", "none")
+
+
+def _reason(facts: WaitFacts, at: Dispatch) -> WaitReason:
+    reason = waiting.why(
+        waiting.View(
+            status=RunStatus.QUEUED,
+            lane=facts.lane,
+            deferred=facts.deferred,
+            due_at=facts.due_at,
+            retried=facts.retried,
+            failed_attempts=facts.failed_attempts,
+            recovery_attempts=facts.recovery_attempts,
+            holds=facts.holds,
+            before=facts.before,
+            cap=facts.cap,
+            workers=at.workers,
+            broker_away=at.away,
+            rebuilding=at.rebuilding,
+            leader=at.leader,
+        )
+    )
+    assert reason is not None  # a queued run always waits for something
+    return reason
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What did not move, why runs wait, and lanes that nobody serves."""
+
+    found: Diagnosis
+    reasons: dict[RunId, WaitReason]
+    unserved: dict[Lane, int]
+    """Ready sessions of lanes whose workers are all gone, cordoned or draining."""
+    leader: bool
+    broker_away: bool
+
+    @property
+    def dominant(self) -> tuple[tuple[str, int], ...]:
+        """How often each reason stands among the runs that wait, most frequent first."""
+        return tuple(Counter(str(reason.code) for reason in self.reasons.values()).most_common())
+
+
+def diagnose(
+    store: Store,
+    broker: Broker,
+    workspace_id: WorkspaceId | None,
+    *,
+    lease: timedelta,
+    waiting_for: timedelta = LONG,
+    limit: int = 20,
+) -> Explained:
+    """Raises Unavailable when SQL is away; what only the broker knows is left out when it is."""
+    found = store.diagnosis(
+        workspace_id, lease=lease, unheeded_for=LADDER + lease, waiting_for=waiting_for, limit=limit
+    )
+    at = dispatch(broker)
+    waits = store.waits([each.run_id for each in found.waiting if each.run_id is not None])
+    # Started, cancelled or held meanwhile: it does not wait any more.
+    still = tuple(each for each in found.waiting if each.run_id in waits)
+    try:
+        unserved = {} if at.away else unserved_lanes(broker.figures(), at.workers)
+    except OahError:
+        unserved = {}
+    return Explained(
+        found=replace(found, waiting=still),
+        reasons={run_id: _reason(each, at) for run_id, each in waits.items()},
+        unserved=unserved,
+        leader=at.leader,
+        broker_away=at.away,
+    )
+
+
+def unserved_lanes(figures: QueueFigures, workers: Sequence[WorkerReport]) -> dict[Lane, int]:
+    """Lanes with ready sessions that no live worker takes: how many sessions."""
+    served = {
+        lane
+        for worker in workers
+        if worker.state is not WorkerState.STOPPING and not (worker.cordoned or worker.draining)
+        for lane in worker.lanes
+    }
+    found: dict[Lane, int] = {}
+    for depth in figures.ready:
+        if depth.sessions and depth.lane not in served:
+            found[depth.lane] = found.get(depth.lane, 0) + depth.sessions
+    return found
