@@ -108,7 +108,8 @@ class RunBody(Body):
     start_timeout_seconds: Number | None = None
     idle_timeout_seconds: Number | None = None
     step_timeout_seconds: Number | None = None
-    max_retries: int = 0
+    max_retries: int | None = None
+    """None: the profile's."""
     retry: RetryBody | None = None
     recovery: RecoveryBody | None = None
     order: OrderMode = OrderMode.STRICT

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from oah.core.model.ids import EpochId, RunId, SessionId, WorkspaceId
+from oah.core.model.retry import retry_wish
 from oah.core.model.run import OnBusy, OrderMode, RunClass
 from oah.core.policy import admission
 from oah.errors import EpochMismatch, InvalidRequest, RequestError
@@ -37,7 +38,7 @@ class Asked:
     start_timeout_seconds: float | None = None
     idle_timeout_seconds: float | None = None
     step_timeout_seconds: float | None = None
-    max_retries: int = 0
+    max_retries: int | None = None
     retry: Mapping[str, Any] | None = None
     recovery_strategy: str | None = None
     recovery_max_attempts: int | None = None
@@ -66,8 +67,9 @@ def prepare(
     delay = admission.duration(asked.delay_seconds, what="delay_seconds", rules=rules, zero=True)
     if delay is not None and asked.run_at is not None:
         raise InvalidRequest("delay_seconds and run_at exclude each other")
-    if not 0 <= asked.max_retries <= rules.retries:
+    if asked.max_retries is not None and not 0 <= asked.max_retries <= rules.retries:
         raise InvalidRequest(f"max_retries must be 0 to {rules.retries}")
+    retry_wish(asked.retry or {})
     text = admission.run_input(asked.input, rules)
     now = clock.now()
     if asked.parent_run_id is not None:
@@ -106,8 +108,6 @@ def _supported(asked: Asked) -> None:
         raise InvalidRequest(f"on_busy={asked.on_busy} acts now: it excludes delay_seconds and run_at")
     if asked.on_busy is OnBusy.STEER:
         admission.spoken(asked.input)
-    if asked.order is not OrderMode.STRICT:
-        raise InvalidRequest(f"order={asked.order} is not supported yet", code="order_unsupported", hint="use strict")
 
 
 def fingerprint(asked: Asked) -> str:
@@ -148,7 +148,7 @@ def hear(broker: Broker, store: Store, epoch: EpochId | None, accepted: Sequence
     Returns the epoch under which it heard, None when there is none yet. Raises Unavailable, Backpressure, LeaseError:
     the relay repeats all of it.
     """
-    fresh = [one for one in accepted if not one.replayed]
+    fresh = [one for one in accepted if not one.replayed and one.steer is None]
     if epoch is None or not fresh:
         return None
     places, hears = Places(store, broker), [hear_of(one) for one in fresh]

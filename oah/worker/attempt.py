@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from oah.ports.agent import Agent, AgentSpec, TurnRequest, TurnResult, TurnStatu
 from oah.ports.store import OutputChunk, Settlement
 from oah.worker.context import WorkerContext
 from oah.worker.parked import Parked
+from oah.worker.retries import PlanRetries
 from oah.worker.settler import Settler
 from oah.worker.table import Entry, Table
 from oah.worker.work import Assignment, Ending, Finished, Orphaned, Returned
@@ -95,6 +96,7 @@ class Attempts:
         self._settler = settler
         self._cordon = cordon
         self._draining = draining
+        self._retries = PlanRetries(context.retry_rules, context.ids.chance)
         self._mark_now = mark_now
 
     def __call__(self, assignment: Assignment) -> None:
@@ -105,11 +107,17 @@ class Attempts:
         if ending is None:
             self._table.drop(fence.session_id, fence.token)
             return
+        if isinstance(ending, Finished):
+            ending = replace(ending, settlement=self._with_retry(assignment, ending.settlement))
         kept = isinstance(ending, Finished) and ending.agent is not None
         if not kept:
             self._table.agent(fence.session_id, fence.token, None)
         self._table.ending(fence.session_id, fence.token)
         self._settler.ended(ending)
+
+    def _with_retry(self, assignment: Assignment, settlement: Settlement) -> Settlement:
+        run, profile = assignment.started.run, assignment.started.session.lane.profile
+        return self._retries(settlement, run, profile, left=self._deadline_in(assignment))
 
     # --- the attempt ---
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from oah.core.model.ids import WorkerId
 from oah.core.model.lane import Lane
-from oah.core.policy import claim_order
+from oah.core.policy import claim_order, retry
 from oah.ports.agent import AgentFactory, KillLadder
 from oah.ports.broker import Broker
 from oah.ports.clock import Clock, Ids
@@ -85,6 +85,8 @@ class WorkerContext:
     """For runs whose owner is known to be gone, without waiting for the witnesses."""
     promote: Callable[[], None]
     claim_rules: claim_order.Rules
+    retry_rules: Callable[[str], retry.Rules] = lambda profile: retry.Rules()
+    """Of a profile, over those of the deployment."""
     figures: Callable[[], Figures]
     """CPU percent and resident bytes of worker and host."""
     pid: int

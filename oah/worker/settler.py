@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from oah.core.model.ids import ClaimToken, SessionId
+from oah.core.model.run import RunStatus
 from oah.core.model.session import HoldReason
+from oah.core.policy import retry
 from oah.errors import LeaseError, OahError, Unavailable
 from oah.ports.agent import Agent
 from oah.ports.store import AfterRun, OutputChunk, OwnerRow, RunFence
@@ -246,7 +248,13 @@ class Settler:
         threading.Thread(target=end, name="end-voided", daemon=True).start()
 
     def _count(self, item: Finished, after: AfterRun) -> None:
-        status = str(after.status or item.settlement.outcome.status)
+        outcome = item.settlement.outcome
+        if item.settlement.retry is not None and after.status is RunStatus.QUEUED:
+            code = None if outcome.error is None else outcome.error.code
+            self._context.telemetry.count("oah_retries_total", reason=retry.label(code))
+            self._context.telemetry.observe("oah_run_duration_seconds", item.seconds, status=str(outcome.status))
+            return
+        status = str(after.status or outcome.status)
         self._context.telemetry.count("oah_runs_settled_total", status=status, class_=str(item.ready_class))
         self._context.telemetry.observe("oah_run_duration_seconds", item.seconds, status=status)
 

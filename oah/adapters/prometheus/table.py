@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from oah.core.policy.retry import LABELS
+
 OPEN_VALUES = 200
 """Distinct values an open label may take in one process before the rest becomes `other`."""
 
@@ -71,6 +73,9 @@ _RUNS = (
         reason=_of("first", "recovered", "released", "retried", "requeued", "resumed"),
     ),
     _counter("oah_runs_settled_total", "Runs that reached a terminal status", status=_STATUS, class_=_READY_CLASS),
+    _counter(
+        "oah_retries_total", "Failed attempts that are followed by another, by the error of the attempt", reason=LABELS
+    ),
     _histogram("oah_run_wait_seconds", "Eligible to started", _WAITS, class_=_READY_CLASS),
     _histogram("oah_run_duration_seconds", "Started to settled, one attempt", _DURATIONS, status=_STATUS),
     _counter(
@@ -95,6 +100,24 @@ _RUNS = (
         what=_of("buffer", "result"),
     ),
 )
+
+_LETTERS = (
+    _counter(
+        "oah_dead_letters_total",
+        "Dead letters written, and what became of them",
+        kind=_of("run", "message", "outbox", "poison"),
+        what=_of("added", "evicted", "redriven", "purged"),
+    ),
+    _gauge("oah_dead_letters", "Letters that are dead (leader)", kind=_of("run", "message", "outbox", "poison")),
+    _counter(
+        "oah_pruned_total",
+        "Rows (and recordings) that aged out",
+        what=_of(
+            "dead_letters", "idempotency_keys", "events", "recordings", "runs", "sessions", "audit", "jobs",
+            "webhook_deliveries", "commands", "workers",
+        ),
+    ),
+)  # fmt: skip
 
 _DISPATCH = (
     _counter("oah_claims_total", "Claims sent, by answer", answer=_of("ok", "empty", "epoch", "rebuilding", "error")),
@@ -208,7 +231,7 @@ _PROCESS = (
     _histogram("oah_loop_pass_seconds", "Duration of a pass", _CALLS, loop=None),
 )
 
-METRICS: tuple[Metric, ...] = (*_RUNS, *_DISPATCH, *_WORKERS, *_EDGES, *_PROCESS)
+METRICS: tuple[Metric, ...] = (*_RUNS, *_LETTERS, *_DISPATCH, *_WORKERS, *_EDGES, *_PROCESS)
 
 STANDARD: frozenset[str] = frozenset(
     {

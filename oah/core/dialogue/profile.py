@@ -13,6 +13,8 @@ turn begins and
 * ``interrupt_key``, ``quit``: what to type to interrupt a turn, to leave. ``ready_seconds``: how long the start may
 take.
 * ``[recovery]`` ``strategy``, ``max_attempts``: what becomes of a run whose worker is lost; a run may say otherwise.
+* ``[retry]`` ``max_retries``, ``initial_seconds``, ``factor``, ``max_seconds``, ``jitter``, ``on``: whether and when a
+  failed attempt is followed by another; a run may say otherwise.
 * ``idle_timeout_seconds``: how long a turn may go without progress (no limit when left out); ``cpu_is_progress``:
 whether the processor time of its tree counts as progress.
 * ``env``, ``rows``, ``cols``; ``failed_code``: error code of a turn whose status is not 0.
@@ -28,6 +30,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
+from oah.core.model.retry import NO_WISH, RetryWish, retry_wish
 from oah.core.model.run import RecoveryStrategy
 from oah.errors import InvalidRequest
 
@@ -63,6 +66,7 @@ class Profile:
     steer: bool = False
     recovery_strategy: RecoveryStrategy | None = None
     recovery_max_attempts: int | None = None
+    retry: RetryWish = NO_WISH
     source: str = ""
 
 
@@ -90,7 +94,17 @@ def profile_from(table: Mapping[str, Any], *, source: str) -> Profile:
         raise _invalid(source, f"kind {kind!r}: one of {', '.join(Kind)}")
     plain = {
         key: table[key]
-        for key in ("boot", "inject", "interrupt_key", "quit", "rows", "cols", "failed_code", "cpu_is_progress", "steer")
+        for key in (
+            "boot",
+            "inject",
+            "interrupt_key",
+            "quit",
+            "rows",
+            "cols",
+            "failed_code",
+            "cpu_is_progress",
+            "steer",
+        )
         if key in table
     }
     strategy, max_attempts = _recovery(table.get("recovery", {}), source=source)
@@ -103,6 +117,7 @@ def profile_from(table: Mapping[str, Any], *, source: str) -> Profile:
         idle=timedelta(seconds=table["idle_timeout_seconds"]) if "idle_timeout_seconds" in table else None,
         recovery_strategy=strategy,
         recovery_max_attempts=max_attempts,
+        retry=_retry(table.get("retry", {}), source=source),
         source=source,
         **plain,
     )
@@ -123,6 +138,14 @@ def _recovery(section: Mapping[str, Any], *, source: str) -> tuple[RecoveryStrat
     return None if strategy is None else RecoveryStrategy(strategy), attempts
 
 
+def _retry(section: Mapping[str, Any], *, source: str) -> RetryWish:
+    """The ``[retry]`` table."""
+    try:
+        return retry_wish(section)
+    except InvalidRequest as error:
+        raise _invalid(source, error.message) from None
+
+
 _TYPES = {
     "name": "string",
     "kind": "string",
@@ -140,6 +163,7 @@ _TYPES = {
     "cpu_is_progress": "boolean",
     "steer": "boolean",
     "recovery": "table",
+    "retry": "table",
 }
 
 
