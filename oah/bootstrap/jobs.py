@@ -24,6 +24,7 @@ from oah.ports.jobs import Handlers, JobQueue
 from oah.runtime.child import ChildProcess
 from oah.runtime.component import Component
 from oah.runtime.loop import Loop
+from oah.services import requeue
 from oah.services.jobs import TASK, Lost, RunJob, TellAgain, Works
 from oah.settings import Settings
 
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 def works(kit: Kit) -> Works:
     """Kind of job → what does one chunk of it."""
-    return {}
+    return {requeue.KIND: requeue.RequeueWork(kit.store, kit.broker, kit.store.current_epoch)}
 
 
 def handlers(kit: Kit, *, going_on: Callable[[], bool]) -> Handlers:

@@ -52,7 +52,7 @@ def dead(clerk: Clerk, **where: Any) -> list[str]:
 
 
 def audited(clerk: Clerk) -> list[tuple[Any, ...]]:
-    return clerk.behind.query("SELECT actor, action, subject FROM audit ORDER BY id")
+    return clerk.behind.query("SELECT actor, action, subject FROM audit WHERE action LIKE 'dead_letter.%' ORDER BY id")
 
 
 def test_a_quarantined_run_is_buried_whole(clerk: Clerk) -> None:

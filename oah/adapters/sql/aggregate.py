@@ -114,6 +114,10 @@ class Transaction:
         self.connection.execute(
             update(sessions).where(sessions.c.id == session_id).values(queued_count=sessions.c.queued_count + change)
         )
+        self.count_in_workspace(workspace_id, change)
+
+    def count_in_workspace(self, workspace_id: WorkspaceId, change: int) -> None:
+        """Change the count of queued runs of a workspace."""
         counter = self._insert(workspace_counters).values(workspace_id=workspace_id, part=self._part, queued=change)
         self.connection.execute(
             counter.on_conflict_do_update(

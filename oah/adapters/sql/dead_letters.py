@@ -32,9 +32,9 @@ from oah.adapters.sql.governance_tables import DEAD, dead_letters, jobs
 from oah.adapters.sql.jobs import advance
 from oah.adapters.sql.letters import put, write_down
 from oah.adapters.sql.pages import paged
+from oah.adapters.sql.requeues import queue_again
 from oah.adapters.sql.rows import RUN_COLUMNS, parsed, required, run_of
 from oah.adapters.sql.rows import moment as moment_of
-from oah.adapters.sql.runs import queue_again
 from oah.adapters.sql.tables import runs
 from oah.adapters.sql.text import cleaned, dumped, require_sound
 from oah.core.model.event import EventType
@@ -295,6 +295,8 @@ def _filtered(statement: Select[Any], where: LetterFilter) -> Select[Any]:
     ):
         if value is not None:
             statement = statement.where(column == value)
+    if where.ids is not None:
+        statement = statement.where(dead_letters.c.id.in_([each for each in where.ids if "\0" not in each]))
     if where.since is not None:
         statement = statement.where(dead_letters.c.last_at > where.since)
     return statement

@@ -30,15 +30,21 @@ def advance(
     *,
     done: int = 0,
     failed: int = 0,
+    total: int = 0,
     cursor: str | None = None,
     items: Iterable[JobItem] = (),
 ) -> None:
-    """Write how far a job came, in the transaction of the chunk that was done. ``done`` and ``failed`` are added.
+    """Write how far a job came, in the transaction of the chunk that was done. Counts are added.
 
     Raises LeaseError (``job_lost``) when somebody else holds the job: the chunk must be rolled back. Take it first and
     the row stays locked, so that nobody can take the job over while the chunk is written.
     """
-    changed: dict[str, Any] = {"done": table.c.done + done, "failed": table.c.failed + failed, "seen_at": now()}
+    changed: dict[str, Any] = {
+        "done": table.c.done + done,
+        "failed": table.c.failed + failed,
+        "total": table.c.total + total,
+        "seen_at": now(),
+    }
     if cursor is not None:
         changed["cursor"] = cursor
     held = connection.execute(
