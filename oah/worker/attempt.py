@@ -21,6 +21,7 @@ from oah.core.model.timeout import TimeoutReason
 from oah.errors import AgentError, LeaseError, OahError, Unavailable
 from oah.ports.agent import Agent, AgentSpec, TurnRequest, TurnResult, TurnStatus
 from oah.ports.store import OutputChunk, Settlement
+from oah.services.run_keys import run_key
 from oah.worker.context import WorkerContext
 from oah.worker.parked import Parked
 from oah.worker.retries import PlanRetries
@@ -158,6 +159,7 @@ class Attempts:
             timeout=run.timeout,
             deadline_in=self._deadline_in(assignment),
             idle=run.idle_timeout,
+            env=self._run_env(assignment),
             ladder=self._context.rules.ladder,
         )
         control = self._control(entry, assignment)
@@ -268,6 +270,13 @@ class Attempts:
     def _control(self, entry: Entry, assignment: Assignment) -> _Control:
         limit, boottime = self._context.rules.output_bytes, self._context.clock.boottime
         return _Control(entry, assignment, self._settler, limit, boottime, self._mark_now)
+
+    def _run_env(self, assignment: Assignment) -> dict[str, str]:
+        """How the agent speaks of its own run: who it is, and where to."""
+        fence = assignment.fence
+        env = {"OAH_RUN_ID": fence.run_id, "OAH_ATTEMPT": str(fence.attempt), "OAH_RUN_KEY": run_key(fence)}
+        url = self._context.api_url()
+        return env if url is None else {**env, "OAH_API_URL": url}
 
     def _deadline_in(self, assignment: Assignment) -> timedelta | None:
         """What was left at the start, by the database's clock, less what has passed since, by ours."""

@@ -95,5 +95,7 @@ class WorkerContext:
     """SQLite has one writer: claimer and settler share a thread."""
     address: Callable[[], str | None] = lambda: None
     """``host:port`` of the private endpoint, once it listens."""
+    api_url: Callable[[], str | None] = lambda: None
+    """Where agents reach the API; told to them in ``OAH_API_URL``."""
     on_drain: Callable[[], None] = lambda: None
     """An operator drains this worker: a process of its own ends, an embedded one only takes no more."""
