@@ -7,7 +7,7 @@ Sessions:   create_session, sessions, session, update_session, close_session, se
             resume_session
 Runs:       submit, submit_many, run, runs, wait, stream, cancel, requeue, send_input, note, result, output,
             attempts, steps, recording
-Fleet:      workers, worker, cordon, uncordon, drain, queue, recovery, controller, agents
+Fleet:      workers, worker, cordon, uncordon, drain, queue, recovery, diagnosis, controller, agents
 Tenancy:    workspaces, workspace, create_workspace, update_workspace, keys, create_key, revoke_key
 Health:     health, ready, metrics
 
@@ -19,22 +19,21 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, TypedDict
-from urllib.parse import quote
 
 import httpx
 
+from oah.client.calls import given, moment, part, seconds
 from oah.client.sse import RUN_ENDS, Event, follow
+from oah.client.tenancy import TenancyCalls
 from oah.client.transport import Json, Transport
-from oah.errors import NotFound
 
 __all__ = ["Client", "Event", "SubmitItem", "TERMINAL"]
 
 TERMINAL = frozenset({"completed", "failed", "cancelled", "timed_out"})
-PAGE = 200
 
 
 class SubmitItem(TypedDict, total=False):
@@ -49,7 +48,7 @@ class SubmitItem(TypedDict, total=False):
     metadata: Mapping[str, Any]
 
 
-class Client:
+class Client(TenancyCalls):
     """A connection to one API. ``timeout`` (seconds) bounds each answer, ``retries`` how often a call is repeated."""
 
     def __init__(
@@ -90,7 +89,7 @@ class Client:
         metadata: Mapping[str, Any] | None = None,
     ) -> Json:
         """A new conversation with ``agent``. Raises InvalidRequest ``unknown_agent``."""
-        body = _given(
+        body = given(
             agent=agent, pool=pool, workspace=workspace, title=title, cwd=cwd, env=env, labels=labels, metadata=metadata
         )
         return self._one("POST", "/v1/sessions", body=body, once=True)
@@ -103,28 +102,28 @@ class Client:
 
     def session(self, session_id: str) -> Json:
         """One session. Raises NotFound."""
-        return self._one("GET", f"/v1/sessions/{_part(session_id)}")
+        return self._one("GET", f"/v1/sessions/{part(session_id)}")
 
     def update_session(self, session_id: str, **changes: Any) -> Json:
         """Change ``title``, ``labels``, ``metadata``."""
-        return self._one("PATCH", f"/v1/sessions/{_part(session_id)}", body=changes)
+        return self._one("PATCH", f"/v1/sessions/{part(session_id)}", body=changes)
 
     def close_session(self, session_id: str, *, cancel: bool = False) -> Json:
         """Take no more runs. Raises Conflict while a run is active, unless ``cancel``."""
         params = {"cancel": "true"} if cancel else None
-        return self._one("DELETE", f"/v1/sessions/{_part(session_id)}", params=params)
+        return self._one("DELETE", f"/v1/sessions/{part(session_id)}", params=params)
 
     def session_queue(self, session_id: str) -> list[Json]:
         """Queued and active runs in the order in which they will run."""
-        return self._list(f"/v1/sessions/{_part(session_id)}/queue", {})
+        return self._list(f"/v1/sessions/{part(session_id)}/queue", {})
 
     def pause_session(self, session_id: str) -> Json:
         """Start no further run until ``resume_session``."""
-        return self._one("POST", f"/v1/sessions/{_part(session_id)}/pause")
+        return self._one("POST", f"/v1/sessions/{part(session_id)}/pause")
 
     def resume_session(self, session_id: str) -> Json:
         """Undo ``pause_session``."""
-        return self._one("POST", f"/v1/sessions/{_part(session_id)}/resume")
+        return self._one("POST", f"/v1/sessions/{part(session_id)}/resume")
 
     # --- runs -------------------------------------------------------------------------------------------------------
 
@@ -149,11 +148,11 @@ class Client:
         Repeats after a lost answer find the same run, by the key given or one made here. Raises Conflict
         (``session_busy``, ``idempotency_conflict``), LimitReached, NotFound, InvalidRequest, PayloadTooLarge.
         """
-        fields: Json = {"class": run_class, "delay_seconds": _seconds(delay), "run_at": _moment(run_at)}
-        body = _given(
+        fields: Json = {"class": run_class, "delay_seconds": seconds(delay), "run_at": moment(run_at)}
+        body = given(
             input=input,
-            timeout_seconds=_seconds(timeout),
-            deadline=_moment(deadline),
+            timeout_seconds=seconds(timeout),
+            deadline=moment(deadline),
             max_retries=max_retries,
             on_busy=on_busy,
             parent_run_id=parent_run_id,
@@ -161,7 +160,7 @@ class Client:
             **fields,
         )
         headers = {"idempotency-key": idempotency_key or new_key()}
-        response = self._api.call("POST", f"/v1/sessions/{_part(session_id)}/runs", body=body, headers=headers)
+        response = self._api.call("POST", f"/v1/sessions/{part(session_id)}/runs", body=body, headers=headers)
         return {**response.json(), "replayed": response.headers.get("idempotent-replayed") == "true"}
 
     def submit_many(self, items: Sequence[SubmitItem]) -> list[Json]:
@@ -172,7 +171,7 @@ class Client:
 
     def run(self, run_id: str) -> Json:
         """One run. Raises NotFound."""
-        return self._one("GET", f"/v1/runs/{_part(run_id)}")
+        return self._one("GET", f"/v1/runs/{part(run_id)}")
 
     def runs(self, *, limit: int | None = None, **filters: Any) -> list[Json]:
         """Runs, newest first. Filters: status, workspace, session, error_code, recovery_state, run_class,
@@ -183,7 +182,7 @@ class Client:
 
     def wait(self, run_id: str, *, timeout: timedelta | float | None = None) -> Json:
         """The run once it is terminal. Raises TimeoutError; the run goes on then."""
-        deadline = None if timeout is None else time.monotonic() + (_seconds(timeout) or 0.0)
+        deadline = None if timeout is None else time.monotonic() + (seconds(timeout) or 0.0)
         run = self.run(run_id)
         last = None
         while run["status"] not in TERMINAL:
@@ -204,46 +203,46 @@ class Client:
         Reconnects by itself and goes on where it was, without gap or repeat. An event of type ``reset`` says that
         older ones are gone. Raises TimeoutError, NotFound.
         """
-        deadline = None if timeout is None else time.monotonic() + (_seconds(timeout) or 0.0)
+        deadline = None if timeout is None else time.monotonic() + (seconds(timeout) or 0.0)
         if id.startswith("ses"):
-            return follow(self._api, f"/v1/sessions/{_part(id)}/events", after=after, deadline=deadline)
+            return follow(self._api, f"/v1/sessions/{part(id)}/events", after=after, deadline=deadline)
         return follow(self._api, _run_events(id), after=after, deadline=deadline, ends=RUN_ENDS)
 
     def cancel(self, run_id: str) -> Json:
         """Ask for the end of a run: a queued one is cancelled at once, an active one by its worker."""
-        return self._one("POST", f"/v1/runs/{_part(run_id)}/cancel")
+        return self._one("POST", f"/v1/runs/{part(run_id)}/cancel")
 
     def requeue(self, run_id: str) -> Json:
         """A terminal run becomes eligible again now. Raises Conflict ``run_requeue_invalid_status``."""
-        return self._one("POST", f"/v1/runs/{_part(run_id)}/requeue", once=True)
+        return self._one("POST", f"/v1/runs/{part(run_id)}/requeue", once=True)
 
     def send_input(self, run_id: str, text: str) -> Json:
         """Answer a run that waits. Raises Conflict when it does not."""
-        return self._one("POST", f"/v1/runs/{_part(run_id)}/input", body={"input": text})
+        return self._one("POST", f"/v1/runs/{part(run_id)}/input", body={"input": text})
 
     def note(self, run_id: str, note: str) -> Json:
         """Write an operator's note on a run."""
-        return self._one("PATCH", f"/v1/runs/{_part(run_id)}", body={"note": note})
+        return self._one("PATCH", f"/v1/runs/{part(run_id)}", body={"note": note})
 
     def result(self, run_id: str) -> Json:
         """``{status, output, exit_code, error}``; ``output`` is the agent's answer as text."""
-        return self._one("GET", f"/v1/runs/{_part(run_id)}/result")
+        return self._one("GET", f"/v1/runs/{part(run_id)}/result")
 
     def output(self, run_id: str) -> str:
         """The whole answer, also where ``result`` shows only a part of it. Raises NotFound ``no_output``."""
-        return self._api.call("GET", f"/v1/runs/{_part(run_id)}/output").text
+        return self._api.call("GET", f"/v1/runs/{part(run_id)}/output").text
 
     def attempts(self, run_id: str) -> list[Json]:
         """Every execution of the run, and why it was started."""
-        return self._list(f"/v1/runs/{_part(run_id)}/attempts", {})
+        return self._list(f"/v1/runs/{part(run_id)}/attempts", {})
 
     def steps(self, run_id: str) -> list[Json]:
         """What happened to the run, system steps included."""
-        return self._list(f"/v1/runs/{_part(run_id)}/steps", {})
+        return self._list(f"/v1/runs/{part(run_id)}/steps", {})
 
     def recording(self, run_id: str, *, attempt: int | None = None) -> bytes:
         """The asciicast of an attempt (the last one by default). Raises NotFound ``no_recording``."""
-        response = self._api.call("GET", f"/v1/runs/{_part(run_id)}/transcript", params={"attempt": attempt})
+        response = self._api.call("GET", f"/v1/runs/{part(run_id)}/transcript", params={"attempt": attempt})
         return response.content
 
     # --- fleet ------------------------------------------------------------------------------------------------------
@@ -254,19 +253,19 @@ class Client:
 
     def worker(self, worker_id: str) -> Json:
         """One worker by id or name. Raises NotFound."""
-        return self._one("GET", f"/v1/workers/{_part(worker_id)}")
+        return self._one("GET", f"/v1/workers/{part(worker_id)}")
 
     def cordon(self, worker_id: str) -> Json:
         """Take no new runs."""
-        return self._one("POST", f"/v1/workers/{_part(worker_id)}/cordon")
+        return self._one("POST", f"/v1/workers/{part(worker_id)}/cordon")
 
     def uncordon(self, worker_id: str) -> Json:
         """Undo ``cordon``."""
-        return self._one("POST", f"/v1/workers/{_part(worker_id)}/uncordon")
+        return self._one("POST", f"/v1/workers/{part(worker_id)}/uncordon")
 
     def drain(self, worker_id: str) -> Json:
         """Finish current runs, then stop."""
-        return self._one("POST", f"/v1/workers/{_part(worker_id)}/drain")
+        return self._one("POST", f"/v1/workers/{part(worker_id)}/drain")
 
     def queue(self) -> Json:
         """The health snapshot of queue and fleet, camelCase."""
@@ -276,6 +275,10 @@ class Client:
         """What recovery did: counts, quarantine, latest times, main reasons."""
         return self._one("GET", "/v1/recovery")
 
+    def diagnosis(self, *, waiting_seconds: float | None = None, limit: int | None = None) -> Json:
+        """What has not moved for too long: silent owners, unheeded cancels, unkillable sessions, runs that wait."""
+        return self._one("GET", "/v1/diagnosis", params=_given(waiting_seconds=waiting_seconds, limit=limit))
+
     def controller(self) -> Json:
         """Leader and epoch."""
         return self._one("GET", "/v1/controller")
@@ -283,62 +286,6 @@ class Client:
     def agents(self) -> list[Json]:
         """Agent programs that sessions may be created for."""
         return self._list("/v1/agents", {})
-
-    # --- tenancy ----------------------------------------------------------------------------------------------------
-
-    def workspaces(self) -> list[Json]:
-        """The workspaces this key sees."""
-        return self._list("/v1/workspaces", {})
-
-    def workspace(self, id_or_name: str) -> Json:
-        """One workspace. Raises NotFound."""
-        return self._one("GET", f"/v1/workspaces/{_part(id_or_name)}")
-
-    def create_workspace(
-        self,
-        name: str,
-        *,
-        weight: int | None = None,
-        max_active_runs: int | None = None,
-        max_queued_runs: int | None = None,
-        recovery_strategy: str | None = None,
-        recovery_max_attempts: int | None = None,
-    ) -> Json:
-        """A new workspace. Raises Conflict when the name is taken."""
-        body = _given(
-            name=name,
-            weight=weight,
-            max_active_runs=max_active_runs,
-            max_queued_runs=max_queued_runs,
-            recovery_strategy=recovery_strategy,
-            recovery_max_attempts=recovery_max_attempts,
-        )
-        return self._one("POST", "/v1/workspaces", body=body, once=True)
-
-    def update_workspace(self, id_or_name: str, **changes: Any) -> Json:
-        """Change ``weight``, ``max_active_runs``, ``max_queued_runs``, ``recovery_strategy``,
-        ``recovery_max_attempts``; None takes a cap or a word about recovery back."""
-        return self._one("PATCH", f"/v1/workspaces/{_part(id_or_name)}", body=changes)
-
-    def keys(self, *, workspace: str | None = None) -> list[Json]:
-        """Keys without their secrets."""
-        return self._list("/v1/keys", {"workspace": workspace})
-
-    def create_key(
-        self,
-        name: str,
-        *,
-        workspace: str | None = None,
-        scopes: Iterable[str] = ("read", "run"),
-        expires_at: datetime | None = None,
-    ) -> Json:
-        """A new key; its ``secret`` is in this answer and nowhere else."""
-        body = _given(name=name, workspace=workspace, scopes=list(scopes), expires_at=_moment(expires_at))
-        return self._one("POST", "/v1/keys", body=body, once=True)
-
-    def revoke_key(self, key_id: str) -> Json:
-        """End a key."""
-        return self._one("DELETE", f"/v1/keys/{_part(key_id)}")
 
     # --- health -----------------------------------------------------------------------------------------------------
 
@@ -354,23 +301,6 @@ class Client:
         """The exposition for Prometheus."""
         return self._api.call("GET", "/metrics").text
 
-    # --- shapes -----------------------------------------------------------------------------------------------------
-
-    def _one(self, method: str, path: str, **more: Any) -> Json:
-        document: Json = self._api.json(method, path, **more) or {}
-        return document
-
-    def _list(self, path: str, params: Mapping[str, Any], *, limit: int | None = None) -> list[Json]:
-        items: list[Json] = []
-        cursor: str | None = None
-        while True:
-            want = PAGE if limit is None else min(PAGE, limit - len(items))
-            page = self._api.json("GET", path, params={**params, "cursor": cursor, "limit": want})
-            items += page["items"]
-            cursor = page.get("next_cursor")
-            if cursor is None or (limit is not None and len(items) >= limit):
-                return items
-
 
 def new_key() -> str:
     """An idempotency key."""
@@ -378,26 +308,7 @@ def new_key() -> str:
 
 
 def _run_events(run_id: str) -> str:
-    return f"/v1/runs/{_part(run_id)}/events"
-
-
-def _part(text: str) -> str:
-    """One path segment: an id from outside must not lead elsewhere. An empty one would name the collection."""
-    if text in ("", ".", ".."):
-        raise NotFound(f"{text!r} is no id")
-    return quote(text, safe="")
-
-
-def _given(**fields: Any) -> Json:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _seconds(value: timedelta | float | None) -> float | None:
-    return value.total_seconds() if isinstance(value, timedelta) else value
-
-
-def _moment(value: datetime | None) -> str | None:
-    return None if value is None else value.astimezone().isoformat()
+    return f"/v1/runs/{part(run_id)}/events"
 
 
 def _item(item: SubmitItem) -> Json:
