@@ -194,6 +194,15 @@ LIVE_CHILD = f"{CHILD} AND status IN ('queued', 'running', 'waiting_tool')"
 Index("ix_runs_live_children", runs.c.parent_run_id, postgresql_where=text(LIVE_CHILD), sqlite_where=text(LIVE_CHILD))
 # By age, for retention.
 Index("ix_runs_ended_at", runs.c.ended_at, postgresql_where=text(ENDED), sqlite_where=text(ENDED))
+# What recovery did, for those who look after it; most runs never meet it.
+RECOVERED = "recovery_state IS NOT NULL"
+Index(
+    "ix_runs_recovery_state",
+    runs.c.recovery_state,
+    runs.c.created_at,
+    postgresql_where=text(RECOVERED),
+    sqlite_where=text(RECOVERED),
+)
 # Not by position: the eligible ones alone are found by it, or a plan could walk the history of a session.
 Index("ix_runs_session_id_created_at", runs.c.session_id, runs.c.created_at)
 # No index but the primary key contains the id: a plan made on an empty table could take it for a way to a run.
@@ -354,5 +363,9 @@ audit = Table(
     Column("action", Text, nullable=False),
     Column("subject", Text, nullable=False),
     Column("data", Json, nullable=False, server_default="{}"),
+    # None: about the deployment, which only who sees all workspaces may know of.
+    Column("workspace_id", Text),
     Index("ix_audit_at", "at"),
+    Index("ix_audit_subject", "subject"),
+    Index("ix_audit_workspace_id", "workspace_id"),
 )

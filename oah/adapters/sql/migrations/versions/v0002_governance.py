@@ -101,6 +101,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
     )
     op.create_index("ix_jobs_created_at", "jobs", ["created_at"], unique=False)
+    op.create_index("ix_jobs_ended_at", "jobs", ["ended_at"], unique=False)
     op.create_index(
         "ix_jobs_open",
         "jobs",
@@ -257,6 +258,17 @@ def upgrade() -> None:
     )
     op.add_column("sessions", sa.Column("front_position", sa.BigInteger(), server_default="0", nullable=False))
     op.add_column("session_owners", sa.Column("heard_at", Moment(), nullable=True))
+    op.create_index(
+        "ix_runs_recovery_state",
+        "runs",
+        ["recovery_state", "created_at"],
+        unique=False,
+        postgresql_where=sa.text("recovery_state IS NOT NULL"),
+        sqlite_where=sa.text("recovery_state IS NOT NULL"),
+    )
+    op.add_column("audit", sa.Column("workspace_id", sa.Text(), nullable=True))
+    op.create_index("ix_audit_subject", "audit", ["subject"], unique=False)
+    op.create_index("ix_audit_workspace_id", "audit", ["workspace_id"], unique=False)
     op.add_column("workspaces", sa.Column("recovery_strategy", sa.Text(), nullable=True))
     op.add_column("workspaces", sa.Column("recovery_max_attempts", sa.Integer(), nullable=True))
 
