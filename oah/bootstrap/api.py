@@ -15,6 +15,7 @@ from oah.api.server import Server
 from oah.bootstrap.controller import controller_of
 from oah.bootstrap.jobs import job_queue
 from oah.bootstrap.kit import PROFILES_DIR, Kit, needs_a_server, oah_version, open_kit, run
+from oah.bootstrap.webhooks import webhook_limits
 from oah.bootstrap.worker import worker_of
 from oah.core.model.ids import EpochId, WorkerId
 from oah.core.policy import admission
@@ -79,6 +80,7 @@ def _api_context(kit: Kit, workers: Sequence[Worker], jobs: JobQueue, *, prepare
         ready={"database": kit.store.check, "redis": lambda: _ask(kit.broker), "start": prepared},
         local_workers=lambda: frozenset(WorkerId(worker.id) for worker in workers),
         jobs=jobs,
+        webhooks=webhook_limits(settings),
         version=oah_version(),
     )
 

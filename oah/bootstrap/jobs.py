@@ -18,13 +18,14 @@ from oah.adapters.inprocess.jobs import InlineJobQueue
 from oah.adapters.pty.hardening import make_undumpable
 from oah.adapters.redis.connect import open_client
 from oah.bootstrap.kit import Kit, open_kit
+from oah.bootstrap.webhooks import deliver_webhook
 from oah.errors import OahError
 from oah.ports.broker import BrokerOptions
 from oah.ports.jobs import Handlers, JobQueue
 from oah.runtime.child import ChildProcess
 from oah.runtime.component import Component
 from oah.runtime.loop import Loop
-from oah.services import requeue
+from oah.services import requeue, webhooks
 from oah.services.jobs import TASK, Lost, RunJob, TellAgain, Works
 from oah.settings import Settings
 
@@ -42,13 +43,16 @@ def works(kit: Kit) -> Works:
 def handlers(kit: Kit, *, going_on: Callable[[], bool]) -> Handlers:
     """Task → who performs it for one row."""
     run_job = RunJob(kit.store, works(kit), kit.clock, kit.ids, kit.holder, stale_for(kit.settings), going_on)
-    return {TASK: run_job}
+    return {TASK: run_job, webhooks.TASK: deliver_webhook(kit, going_on=going_on)}
 
 
 def lost(kit: Kit) -> Mapping[str, Lost]:
     """Task → open rows that nobody has been seen to work on; the leader lets the queue hear of them again."""
     stale = stale_for(kit.settings)
-    return {TASK: lambda: kit.store.waiting_jobs(stale_for=stale, limit=LOOKED_AT)}
+    return {
+        TASK: lambda: kit.store.waiting_jobs(stale_for=stale, limit=LOOKED_AT),
+        webhooks.TASK: lambda: kit.store.due_webhooks(limit=LOOKED_AT),
+    }
 
 
 LOOKED_AT = 1_000

@@ -27,6 +27,7 @@ from oah.cli.runs import requeue_directly, requeue_one, run
 from oah.cli.sessions import session
 from oah.cli.top import top
 from oah.cli.up import up
+from oah.cli.webhooks import webhook
 from oah.cli.workers import worker as worker_group
 from oah.cli.workspaces import workspace
 
@@ -78,6 +79,7 @@ for command in (
     controller_group,
     workspace,
     key,
+    webhook,
     agent,
     db,
     doctor,

@@ -9,6 +9,8 @@ Runs:       submit, submit_many, run, runs, wait, stream, cancel, requeue, send_
             attempts, steps, recording
 Fleet:      workers, worker, cordon, uncordon, drain, queue, recovery, diagnosis, controller, agents
 Tenancy:    workspaces, workspace, create_workspace, update_workspace, keys, create_key, revoke_key
+Webhooks:   create_webhook, webhooks, webhook, update_webhook, delete_webhook, test_webhook, webhook_deliveries,
+            webhook_delivery, redeliver
 Health:     health, ready, metrics
 
 Errors are those of ``oah.errors``: RequestError and its kinds for what the caller can fix, Unavailable when the API or
@@ -30,6 +32,7 @@ from oah.client.calls import given, moment, part, seconds
 from oah.client.sse import RUN_ENDS, Event, follow
 from oah.client.tenancy import TenancyCalls
 from oah.client.transport import Json, Transport
+from oah.client.webhooks import WebhookCalls
 
 __all__ = ["Client", "Event", "SubmitItem", "TERMINAL"]
 
@@ -48,7 +51,7 @@ class SubmitItem(TypedDict, total=False):
     metadata: Mapping[str, Any]
 
 
-class Client(TenancyCalls):
+class Client(TenancyCalls, WebhookCalls):
     """A connection to one API. ``timeout`` (seconds) bounds each answer, ``retries`` how often a call is repeated."""
 
     def __init__(

@@ -116,6 +116,15 @@ class Tried:
     entry: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Deliveries that are pending, the age of the oldest, and webhooks that were switched off for their failures."""
+
+    pending: int
+    oldest: timedelta
+    off: int
+
+
 class WebhookStore(Protocol):
     """Rows of ``webhooks`` and ``webhook_deliveries``."""
 
@@ -164,6 +173,10 @@ class WebhookStore(Protocol):
 
     def due_webhooks(self, *, limit: int) -> Sequence[str]:
         """Webhooks that have something to deliver now, or a try that was interrupted."""
+        ...
+
+    def webhook_backlog(self) -> Backlog:
+        """Of all workspaces."""
         ...
 
     def take_deliveries(self, webhook_id: str, *, limit: int, hold: timedelta) -> Round:

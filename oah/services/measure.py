@@ -23,6 +23,9 @@ _LEADERS = (
     "oah_oldest_ready_age_seconds",
     "oah_poison_values",
     "oah_epoch_state",
+    "oah_webhook_deliveries_pending",
+    "oah_webhook_oldest_pending_age_seconds",
+    "oah_webhooks_off",
 )
 
 
@@ -49,6 +52,7 @@ class MeasureQueues:
         states = Counter(worker.state for worker in self.broker.workers())
         for state in WorkerState:
             gauge("oah_workers_active", states[state], state=str(state))
+        self._webhooks()
 
     def _queues(self) -> None:
         figures = self.broker.figures()
@@ -61,6 +65,12 @@ class MeasureQueues:
         oldest = figures.oldest_ready.total_seconds() if figures.oldest_ready is not None else 0.0
         self.telemetry.gauge("oah_oldest_ready_age_seconds", oldest)
         self.telemetry.gauge("oah_poison_values", len(self.broker.poison()))
+
+    def _webhooks(self) -> None:
+        backlog = self.store.webhook_backlog()
+        self.telemetry.gauge("oah_webhook_deliveries_pending", backlog.pending)
+        self.telemetry.gauge("oah_webhook_oldest_pending_age_seconds", backlog.oldest.total_seconds())
+        self.telemetry.gauge("oah_webhooks_off", backlog.off)
 
     def clear(self) -> None:
         """No longer leader: better no figure than an old one."""

@@ -209,6 +209,15 @@ _EDGES = (
         "Transactions that the database did not commit well",
         kind=_of("unavailable", "in_doubt", "broken"),
     ),
+    _counter(
+        "oah_webhook_deliveries_total",
+        "Tries of webhook deliveries, in the process that sends them",
+        outcome=_of("delivered", "retried", "failed"),
+    ),
+    _counter("oah_webhooks_switched_off_total", "Webhooks whose receiver took nothing"),
+    _gauge("oah_webhook_deliveries_pending", "Deliveries that have not arrived yet (leader)"),
+    _gauge("oah_webhook_oldest_pending_age_seconds", "Age of the oldest delivery that is pending (leader)"),
+    _gauge("oah_webhooks_off", "Webhooks that were switched off because nothing was taken (leader)"),
     _histogram("oah_script_seconds", "Redis scripts, as the caller waits for them", _CALLS, script=None),
     _histogram(
         "oah_sql_seconds",

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, exists, func, insert, or_, select, text, update
+from sqlalchemy import Connection, case, exists, func, insert, or_, select, text, update
 
 from oah.adapters.sql.aggregate import Aggregate, Transaction, picked
 from oah.adapters.sql.columns import MICROSECOND, age_us, later, now, to_us
@@ -25,7 +25,7 @@ from oah.core.policy.webhooks import TEST, Again, Delivered, GivenUp
 from oah.errors import Conflict, NotFound
 from oah.ports.dead_letters import LetterKind, LetterState
 from oah.ports.rows import Page
-from oah.ports.webhooks import LOGGED, Delivery, DeliveryState, Round, Sending, Tried, Webhook
+from oah.ports.webhooks import LOGGED, Backlog, Delivery, DeliveryState, Round, Sending, Tried, Webhook
 
 COLUMNS = (
     "id", "webhook_id", "workspace_id", "session_id", "number", "type", "run_id", "state", "attempts", "log", "next_at",
@@ -93,6 +93,7 @@ class Deliveries(Aggregate):
                     created_at=now(),
                 )
             )
+            _ask_now(connection, webhook_id)
             return _delivery(connection, webhook_id, delivery_id)
 
     def redeliver(self, webhook_id: str, delivery_id: str, workspace_id: WorkspaceId | None, *, by: str) -> Delivery:
@@ -122,6 +123,14 @@ class Deliveries(Aggregate):
         with self._database.read() as connection:
             return list(connection.execute(statement).scalars())
 
+    def webhook_backlog(self) -> Backlog:
+        """By the index of the pending ones."""
+        oldest = func.min(webhook_deliveries.c.created_at)
+        off = select(func.count()).select_from(webhooks).where(webhooks.c.off_reason.is_not(None)).scalar_subquery()
+        with self._database.read() as connection:
+            row = connection.execute(select(func.count(), age_us(oldest), off).where(PENDING)).one()
+        return Backlog(int(row[0]), timedelta(microseconds=max(0, row[1] or 0)), int(row[2]))
+
     def take_deliveries(self, webhook_id: str, *, limit: int, hold: timedelta) -> Round:
         """Under the webhook's lock; what somebody is recording at this moment is passed over."""
         with self._database.write() as connection:
@@ -136,7 +145,7 @@ class Deliveries(Aggregate):
             rows = connection.execute(
                 select(*picked(webhook_deliveries, (*COLUMNS, "body")))
                 .where(webhook_deliveries.c.webhook_id == webhook_id, PENDING, webhook_deliveries.c.next_at <= now())
-                .order_by(webhook_deliveries.c.next_at)
+                .order_by(case((webhook_deliveries.c.type == TEST, 0), else_=1), webhook_deliveries.c.next_at)
                 .limit(1 if webhook.failures else limit)
                 .with_for_update(skip_locked=True)
             ).all()
@@ -189,7 +198,13 @@ def deliver_again(transaction: Transaction, delivery_id: str, *, by: str) -> Non
         .where(webhook_deliveries.c.id == delivery_id)
         .values(state=DeliveryState.PENDING.value, attempts=0, next_at=now(), ended_at=None)
     )
+    _ask_now(connection, webhook_id)
     write_audit(connection, by, "webhook.redelivered", webhook_id, {"delivery_id": delivery_id})
+
+
+def _ask_now(connection: Connection, webhook_id: str) -> None:
+    """Somebody wants to see whether it works: not after a pause."""
+    connection.execute(update(webhooks).where(webhooks.c.id == webhook_id).values(not_before=None))
 
 
 def _active(webhook: Webhook) -> Webhook:

@@ -9,11 +9,12 @@ from typing import Any
 from sqlalchemy import Connection, Select, delete, insert, select, text, update
 
 from oah.adapters.sql.aggregate import Aggregate, picked
+from oah.adapters.sql.audits import entry, record
 from oah.adapters.sql.columns import now
 from oah.adapters.sql.governance_tables import webhook_deliveries, webhooks
 from oah.adapters.sql.pages import paged
 from oah.adapters.sql.rows import duration, moment, parsed, required
-from oah.adapters.sql.tables import audit, workspaces
+from oah.adapters.sql.tables import workspaces
 from oah.adapters.sql.text import require_sound
 from oah.core.model.ids import WorkspaceId
 from oah.errors import InvalidRequest, NotFound
@@ -155,5 +156,4 @@ def _one(connection: Connection, statement: Select[Any], webhook_id: str, worksp
 
 def write_audit(connection: Connection, by: str, action: str, subject: str, data: Mapping[str, Any]) -> None:
     """A row of the audit."""
-    row = {"actor": by, "action": action, "subject": subject, "data": dict(data), "at": now()}
-    connection.execute(insert(audit).values(**row))
+    record(connection, [entry(by, action, subject, data)])
