@@ -76,6 +76,10 @@ class TurnControl(Protocol):
     def cancel_requested(self) -> bool:
         """Whether the run is to be cancelled. Asked at least four times a second; must be cheap (an Event)."""
 
+    def kill_after(self) -> timedelta | None:
+        """How long after the cancel the agent is to be killed, should the ladder take longer; None: as the ladder
+        says. As cheap and as often."""
+
     def overdue(self) -> TimeoutReason | None:
         """A limit that others watch (a step's, a model call's) has passed: end the turn. As cheap and as often."""
 
@@ -144,8 +148,9 @@ class Agent(Protocol):
         be somebody else's.
         """
 
-    def say(self, text: str, timeout: timedelta) -> Delivery:
-        """Say a text into the turn that runs, from another thread than the slot's: once, or not at all.
+    def say(self, text: str, timeout: timedelta, *, asked_for: bool = False) -> Delivery:
+        """Say a text into the turn that runs, from another thread than the slot's: once, or not at all. `asked_for`:
+        the run waits for it, so it also goes to agents that are not spoken to while they work.
 
         Waits at most `timeout` for a turn that listens, and as long again for the terminal to show the text.
         """

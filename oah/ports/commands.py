@@ -21,6 +21,10 @@ class CommandKind(StrEnum):
     DRAIN = "drain"
     STEER = "steer"
     """Say ``data.text`` to the agent of the run, into its live turn."""
+    INPUT = "input"
+    """Say ``data.text`` to the agent of a run that waits for it; then the run goes on."""
+    KILL = "kill"
+    """Of a run that is asked to stop: kill its agent ``data.after_ms`` after the worker heard of it, if need be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,19 @@ class CommandStore(Protocol):
 
     def command_worker(self, worker_id: WorkerId, kind: CommandKind, *, by: str) -> None:
         """Write a command (and an audit row)."""
+        ...
+
+    def command_run(
+        self,
+        worker_id: WorkerId,
+        kind: CommandKind,
+        run_id: RunId,
+        attempt: int,
+        *,
+        by: str,
+        data: Mapping[str, Any],
+    ) -> int:
+        """Write a command about a run; its id."""
         ...
 
     def take_commands(self, worker_id: WorkerId) -> list[WorkerCommand]:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from oah.core.model.ids import RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.run import Run, Step, StopReason
 from oah.core.model.timeout import TimeoutReason
+from oah.ports.commands import Delivery
 from oah.ports.rows import AfterRun, RunFence
 
 MOST_STEPS = 10_000
@@ -115,6 +116,15 @@ class StepStore(Protocol):
 
     def resume_run(self, inside: Inside) -> Told:
         """``waiting_tool`` → ``running``; of one that runs nothing changes. Raises as ``begin_step``."""
+        ...
+
+    def ask_input(self, inside: Inside, text: str, *, request_id: RunId) -> WorkerId | None:
+        """A command for the owner of a run that waits, found again by ``request_id``; whose it is. Raises NotFound,
+        Conflict ``run_not_waiting``."""
+        ...
+
+    def input_given(self, inside: Inside, command_id: int, delivery: Delivery) -> Told:
+        """Answer the command, once; when the text was typed, and the attempt still goes on, so does the run."""
         ...
 
     def notice(self, session_id: SessionId, run_id: RunId, attempt: int, data: Mapping[str, Any]) -> int:

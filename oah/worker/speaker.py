@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from oah.core.model.ids import SessionId
+from oah.core.model.run import RunStatus
 from oah.errors import OahError, Unavailable
-from oah.ports.commands import Delivery, WorkerCommand
+from oah.ports.commands import CommandKind, Delivery, WorkerCommand
+from oah.ports.steps import Inside
 from oah.worker.context import WorkerContext
 from oah.worker.slots import Slots
 from oah.worker.table import Table
@@ -20,9 +22,9 @@ from oah.worker.work import Assignment
 
 log = logging.getLogger(__name__)
 
-TURN_BEGINS = 4.0
+TURN_BEGINS = 2.0
 """Seconds that a text waits for its run's agent to be open."""
-PROOF = timedelta(seconds=4)
+PROOF = timedelta(seconds=3)
 """How long it is waited for the turn to listen and for the terminal to show the text. Both together are less than the
 API waits for the answer (``services/steer.py``)."""
 ANSWERS = 3
@@ -45,8 +47,18 @@ class Speaker:
 
     def _speak(self, command: WorkerCommand) -> None:
         assignment = self._assignment(command)
-        delivery = Delivery.MISSED if assignment is None else self._say(assignment, str(command.data.get("text", "")))
+        wanted = assignment is not None and (command.kind is not CommandKind.INPUT or self._waits(command))
+        delivery = self._say(assignment, command) if assignment is not None and wanted else Delivery.MISSED
         self._answer(command, assignment, delivery)
+
+    def _waits(self, command: WorkerCommand) -> bool:
+        """Whether the run still waits for what somebody has to say: it may have gone on by itself."""
+        if command.run_id is None:
+            return False
+        try:
+            return self._context.store.run(command.run_id, None).status is RunStatus.WAITING_TOOL
+        except OahError:
+            return False
 
     def _assignment(self, command: WorkerCommand) -> Assignment | None:
         """The attempt that the command names, as long as it is this worker's and goes on."""
@@ -60,7 +72,7 @@ class Speaker:
         entry = self._table.by_run(assignment.fence)
         return entry is not None and not entry.cancel_requested and not assignment.is_withdrawn()
 
-    def _say(self, assignment: Assignment, text: str) -> Delivery:
+    def _say(self, assignment: Assignment, command: WorkerCommand) -> Delivery:
         clock = self._context.clock
         begun = clock.monotonic()
         while assignment.agent is None:
@@ -68,7 +80,8 @@ class Speaker:
                 return Delivery.MISSED
             threading.Event().wait(0.05)
         try:
-            return assignment.agent.say(text, PROOF)
+            text, asked_for = str(command.data.get("text", "")), command.kind is CommandKind.INPUT
+            return assignment.agent.say(text, PROOF, asked_for=asked_for)
         except Exception:
             log.exception("speaking to the agent of %s", assignment.fence.session_id)
             return Delivery.UNVERIFIED
@@ -77,7 +90,7 @@ class Speaker:
         log.info("run %s: said by %s: %s", command.run_id, command.by, delivery)
         for _ in range(ANSWERS):
             try:
-                number = self._context.store.answer_command(command.id, delivery)
+                number = self._written(command, assignment, delivery)
             except Unavailable:
                 threading.Event().wait(0.5)
                 continue
@@ -87,3 +100,10 @@ class Speaker:
             if number and assignment is not None:
                 self.happened([(assignment.fence.session_id, number)])
             return
+
+    def _written(self, command: WorkerCommand, assignment: Assignment | None, delivery: Delivery) -> int:
+        """The number of the event: of an input it is the one that says that the run goes on."""
+        if command.kind is not CommandKind.INPUT or command.run_id is None:
+            return self._context.store.answer_command(command.id, delivery)
+        inside = Inside(command.run_id, fence=None if assignment is None else assignment.fence, by=command.by)
+        return self._context.store.input_given(inside, command.id, delivery).event_number

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from oah.core.model.ids import WorkerId
 from oah.core.model.worker import WorkerReport, WorkerState
 from oah.errors import Broken, OahError, Unavailable
-from oah.ports.commands import CommandKind
+from oah.ports.commands import CommandKind, WorkerCommand
 from oah.ports.store import Stop
 from oah.ports.terminal import HostLost
 from oah.runtime.component import Component, ThreadComponent
@@ -323,8 +323,15 @@ class Worker(ThreadComponent):
                     self._draining = True
                     self._set_cordoned(cordoned=True)
                     self._context.on_drain()
-                case CommandKind.STEER:
+                case CommandKind.KILL:
+                    self._hurry(command)
+                case CommandKind.STEER | CommandKind.INPUT:
                     self._speaker.take(command)
+
+    def _hurry(self, command: WorkerCommand) -> None:
+        for assignment in self._slots.working:
+            if (assignment.fence.run_id, assignment.fence.attempt) == (command.run_id, command.attempt):
+                self.table.hurry(assignment.fence, timedelta(milliseconds=int(command.data["after_ms"])))
 
     def _heartbeat(self) -> None:
         """Commands are also read here, should a ``look`` have been lost."""

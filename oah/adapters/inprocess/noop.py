@@ -48,7 +48,7 @@ class NoopAgent:
             return TurnResult(status=TurnStatus.CANCELLED, keep_warm=True)
         return TurnResult(status=TurnStatus.COMPLETED, output=request.input, exit_code=0, keep_warm=True)
 
-    def say(self, text: str, timeout: timedelta) -> Delivery:
+    def say(self, text: str, timeout: timedelta, *, asked_for: bool = False) -> Delivery:
         """It has answered before anybody can speak."""
         return Delivery.UNSUPPORTED
 

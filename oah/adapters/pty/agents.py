@@ -103,8 +103,8 @@ class PtyAgent:
         except OSError as error:
             raise AgentError(f"cannot write {path}: {error.strerror}", code="scratch_unwritable") from error
 
-    def spawn(self, argv: tuple[str, ...]) -> PtyProcess:
-        """Start it, recorded from the first byte."""
+    def spawn(self, argv: tuple[str, ...], own: Mapping[str, str] | None = None) -> PtyProcess:
+        """Start it, recorded from the first byte. `own`: the environment of the run that it is started for."""
         spec, profile = self.spec, self.profile
         values = {
             "{python}": sys.executable,
@@ -121,6 +121,7 @@ class PtyAgent:
             "OAH_NONCE": self.nonce,
             **{name: _filled(value, values) for name, value in profile.env.items()},
             **spec.env,
+            **(own or {}),
         }
         process = self.around.host.spawn(
             SpawnSpec(
@@ -169,6 +170,11 @@ class PtyAgent:
         self.around.writer.add(recording)
         if self.process is not None:
             self.process.terminal.record(recording)
+
+    def place_run_env(self, own: Mapping[str, str]) -> None:
+        """The run's own environment, for a program that stays from run to run: NAME=VALUE, a line each."""
+        lines = (f"{name}={value}\n" for name, value in own.items() if "\n" not in value)
+        self.place("run.env", "".join(lines))
 
     def note_input(self, text: str) -> None:
         """The run's input as a chapter and as typed text."""
@@ -277,9 +283,9 @@ class PtyAgent:
             recording=recording,
         )
 
-    def say(self, text: str, timeout: timedelta) -> Delivery:
+    def say(self, text: str, timeout: timedelta, *, asked_for: bool = False) -> Delivery:
         """See ports.agent.Agent."""
-        return self.speech.say(text, timeout) if self.profile.steer else Delivery.UNSUPPORTED
+        return self.speech.say(text, timeout) if self.profile.steer or asked_for else Delivery.UNSUPPORTED
 
     # -- life -------------------------------------------------------------------------------------------------------
 

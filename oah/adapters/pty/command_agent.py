@@ -41,7 +41,7 @@ class CommandAgent(PtyAgent):
         self.note_input(request.input)
         try:
             self.place("input", request.input)
-            process = self.spawn(self._command(request.input))
+            process = self.spawn(self._command(request.input), request.env)
         except (AgentError, Unavailable) as error:
             return self.failed(error)
         watch = self.watch(process, request, control)

@@ -136,6 +136,7 @@ class MarkerAgent(PtyAgent):
         process = self.running
         text = request.input if request.input.endswith("\n") else request.input + "\n"
         self.place("input", text)
+        self.place_run_env(request.env)
         self.note_input(request.input)
         line = injection(
             self.profile.inject,

@@ -12,12 +12,13 @@ from sqlalchemy import func, insert, select, update
 from oah.adapters.sql.aggregate import Aggregate, Transaction, picked
 from oah.adapters.sql.columns import MICROSECOND, age_us, later, now
 from oah.adapters.sql.rows import STEP_COLUMNS, run_of, step_of
-from oah.adapters.sql.tables import run_steps, runs, session_owners
+from oah.adapters.sql.tables import run_steps, runs, session_owners, worker_commands
 from oah.adapters.sql.text import require_sound
 from oah.core.model.event import EventType
-from oah.core.model.ids import ClaimToken, RunId, SessionId
+from oah.core.model.ids import ClaimToken, RunId, SessionId, WorkerId
 from oah.core.model.run import Run, RunStatus, Step
 from oah.errors import Conflict, LimitReached, NotFound
+from oah.ports.commands import CommandKind, Delivery
 from oah.ports.steps import MOST_STEPS, PROGRESS_PAUSE, Inside, NewStep, StepKind, StepOutcome, Told
 from oah.ports.store import RunFence
 
@@ -80,22 +81,40 @@ class Steps(Aggregate):
     def resume_run(self, inside: Inside) -> Told:
         """What it waited for is over."""
         with self._inside(inside) as (transaction, run):
-            if run.status is RunStatus.RUNNING:
-                return Told(run)
-            _heard(transaction, run)
+            return _resume(transaction, run, {"by": inside.by} if inside.by else {})
+
+    def ask_input(self, inside: Inside, text: str, *, request_id: RunId) -> WorkerId | None:
+        """Under the session's lock, so that it names the attempt that waits."""
+        with self._inside(inside, active=False) as (transaction, run):
+            if run.status is not RunStatus.WAITING_TOOL:
+                raise Conflict(f"the run is {run.status}, it does not wait for input", code="run_not_waiting")
             transaction.connection.execute(
-                update(run_steps)
-                .where(
-                    run_steps.c.run_id == run.id,
-                    run_steps.c.attempt == run.attempt,
-                    run_steps.c.kind == StepKind.WAIT.value,
-                    run_steps.c.ended_at.is_(None),
+                insert(worker_commands).values(
+                    worker_id=run.worker_id,
+                    kind=CommandKind.INPUT.value,
+                    given_by=inside.by,
+                    at=now(),
+                    run_id=run.id,
+                    attempt=run.attempt,
+                    data={"text": text},
+                    request_id=request_id,
                 )
-                .values(ended_at=now(), outcome=StepOutcome.COMPLETED.value)
             )
-            _turn(transaction, run, RunStatus.RUNNING)
-            number = _event(transaction, run, EventType.RUN_RESUMED, {"by": inside.by} if inside.by else {})
-            return Told(_read(transaction, run.id), number)
+            return run.worker_id
+
+    def input_given(self, inside: Inside, command_id: int, delivery: Delivery) -> Told:
+        """One transaction: who sees the answer sees the run going on."""
+        with self._inside(inside, active=False) as (transaction, run):
+            answered = (
+                update(worker_commands)
+                .where(worker_commands.c.id == command_id, worker_commands.c.answered_at.is_(None))
+                .values(answer={"delivery": delivery.value}, answered_at=now())
+            )
+            first = transaction.connection.execute(answered).rowcount
+            typed = delivery in (Delivery.DELIVERED, Delivery.UNVERIFIED)
+            if not first or not typed or not _ours(run, inside.fence):
+                return Told(run)
+            return _resume(transaction, run, {"by": inside.by, "delivery": delivery.value})
 
     def notice(self, session_id: SessionId, run_id: RunId, attempt: int, data: Mapping[str, Any]) -> int:
         """Under the session's lock."""
@@ -106,8 +125,8 @@ class Steps(Aggregate):
             return transaction.append_event(session_id, kind, run_id=run_id, attempt=attempt, data=data)
 
     @contextmanager
-    def _inside(self, inside: Inside) -> Iterator[tuple[Transaction, Run]]:
-        """The active run that may be written to, its session locked and read after the lock."""
+    def _inside(self, inside: Inside, *, active: bool = True) -> Iterator[tuple[Transaction, Run]]:
+        """The run that may be written to, its session locked and read after the lock."""
         where = (runs.c.id == inside.run_id,)
         with self._database.read() as connection:
             row = connection.execute(select(runs.c.session_id, runs.c.workspace_id).where(*where)).first()
@@ -115,12 +134,35 @@ class Steps(Aggregate):
             raise NotFound(f"no run {inside.run_id}")
         with self._transaction([SessionId(row.session_id)]) as transaction:
             run = _read(transaction, inside.run_id)
-            if not run.status.active:
+            if active and not run.status.active:
                 raise Conflict(f"the run is {run.status}", code="run_not_active")
-            fence = inside.fence
-            if fence is not None and (run.attempt, run.claim_token) != (fence.attempt, fence.token):
+            if active and not _ours(run, inside.fence):
                 raise Conflict("that attempt of the run is over", code="attempt_over")
             yield transaction, run
+
+
+def _ours(run: Run, fence: RunFence | None) -> bool:
+    """Whether the attempt that the fence names is under way; an ordinary key names none."""
+    return run.status.active and (fence is None or (run.attempt, run.claim_token) == (fence.attempt, fence.token))
+
+
+def _resume(transaction: Transaction, run: Run, data: Mapping[str, Any]) -> Told:
+    if run.status is RunStatus.RUNNING:
+        return Told(run)
+    _heard(transaction, run)
+    transaction.connection.execute(
+        update(run_steps)
+        .where(
+            run_steps.c.run_id == run.id,
+            run_steps.c.attempt == run.attempt,
+            run_steps.c.kind == StepKind.WAIT.value,
+            run_steps.c.ended_at.is_(None),
+        )
+        .values(ended_at=now(), outcome=StepOutcome.COMPLETED.value)
+    )
+    _turn(transaction, run, RunStatus.RUNNING)
+    number = _event(transaction, run, EventType.RUN_RESUMED, data)
+    return Told(_read(transaction, run.id), number)
 
 
 def _read(transaction: Transaction, run_id: RunId) -> Run:
