@@ -13,12 +13,13 @@ from oah.api.auth import Authenticate
 from oah.api.bodies import BodyLimit
 from oah.api.context import ApiContext
 from oah.api.measure import Measure
-from oah.api.routes import events, fleet, runs, sessions, system, tenancy, webhooks
+from oah.api.routes import events, fleet, runs, sessions, submit, system, tenancy, webhooks
 from oah.api.state import ApiState
 
 ROUTERS = (
     system.router,
     sessions.router,
+    submit.router,
     runs.router,
     events.router,
     fleet.router,

@@ -16,7 +16,7 @@ from oah.core.model.session import Session
 from oah.core.model.worker import WorkerReport
 from oah.core.model.workspace import ApiKey, Workspace
 from oah.core.policy.waiting import WaitReason
-from oah.ports.store import EXCERPT
+from oah.ports.store import EXCERPT, Accepted
 from oah.services.inspect import QueueSnapshot, RecoveryOverview
 
 Document = dict[str, Any]
@@ -101,6 +101,12 @@ def _plainly(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(name): _plainly(each) for name, each in value.items()}
     return moment(value) if isinstance(value, datetime) else value
+
+
+def receipt_document(accepted: Accepted) -> Document:
+    """What a submit or a requeue is answered with."""
+    run = accepted.run
+    return {"id": run.id, "session_id": run.session_id, "status": run.status, "position": run.position}
 
 
 def run_document(run: Run, *, wait_reason: WaitReason | None = None, excerpt: bool = False) -> Document:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import Path, Query
@@ -153,6 +154,20 @@ class BatchBody(Body):
     """POST /runs:batch; each item is judged by itself."""
 
     items: list[dict[str, Any]]
+
+
+class CancelBody(Body):
+    """POST /runs/{id}/cancel; without a body the agent gets the graces of the worker's ladder."""
+
+    grace_seconds: Number | None = Field(default=None, ge=0, le=3600)
+    force: bool = False
+
+    @property
+    def kill_after(self) -> timedelta | None:
+        """How long after the cancel the agent is killed, whatever the ladder says."""
+        if self.force:
+            return timedelta(0)
+        return None if self.grace_seconds is None else timedelta(seconds=self.grace_seconds)
 
 
 class RunChanges(Body):

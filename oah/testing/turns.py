@@ -25,6 +25,9 @@ class HeldTurn:
     def cancel_requested(self) -> bool:
         return self._cancel.is_set()
 
+    def kill_after(self) -> timedelta | None:
+        return None
+
     def overdue(self) -> TimeoutReason | None:
         return self.over
 

@@ -53,6 +53,9 @@ class _Control:
     def cancel_requested(self) -> bool:
         return self.entry.cancel_requested and self.overdue() is None and not self.assignment.is_lost()
 
+    def kill_after(self) -> timedelta | None:
+        return self.entry.kill_after
+
     def overdue(self) -> TimeoutReason | None:
         return TimeoutReason.of_stop(self.entry.stop_reason)
 

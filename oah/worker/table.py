@@ -50,6 +50,8 @@ class Entry:
     doubted: bool = False
     """Redis has said "lost": the next mark decides."""
     cancel_requested: bool = False
+    kill_after: timedelta | None = None
+    """How long after the cancel its agent is killed, whatever the ladder says."""
     stop_reason: StopReason | None = None
     heard_at: float | None = None
     """When SQL last heard from the run itself: a step, a progress call, or that it waits."""
@@ -116,7 +118,7 @@ class Table:
             entry.suspect = run.recovery_attempts > 0
             entry.fence = RunFence(run.session_id, run.id, run.attempt, token)
             entry.cancel_requested = run.cancel_requested_at is not None
-            entry.stop_reason, entry.heard_at = run.stop_reason, None
+            entry.stop_reason, entry.heard_at, entry.kill_after = run.stop_reason, None, None
             return entry
 
     def agent(self, session_id: SessionId, token: ClaimToken, agent_id: str | None) -> None:
@@ -195,6 +197,13 @@ class Table:
                 return False
             entry.cancel_requested, entry.stop_reason = True, stop.reason
             return True
+
+    def hurry(self, fence: RunFence, kill_after: timedelta) -> None:
+        """Somebody wants the run stopped, and its agent killed should that take longer."""
+        with self._lock:
+            entry = self._mine(fence.session_id, fence.token)
+            if entry is not None and entry.fence == fence:
+                entry.cancel_requested, entry.kill_after = True, kill_after
 
     # --- witnesses ---
 

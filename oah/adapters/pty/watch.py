@@ -112,6 +112,10 @@ class Watch:
     def _climb(self, elapsed: timedelta) -> None:
         ladder = self._request.ladder
         rung = due(elapsed, key=ladder.key, interrupt=ladder.interrupt, terminate=ladder.terminate)
+        limit = self._control.kill_after()
+        if limit is not None and elapsed >= limit:
+            self._rung = rung = Rung.KILL
+            self._take(rung)
         while self._rung < rung:
             self._rung = Rung(self._rung + 1)
             self._take(self._rung)

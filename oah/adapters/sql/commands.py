@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Select, insert, select, update
@@ -9,7 +10,7 @@ from sqlalchemy import Select, insert, select, update
 from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.columns import now
 from oah.adapters.sql.tables import audit, runs, worker_commands
-from oah.adapters.sql.text import require_sound
+from oah.adapters.sql.text import dumped, require_sound
 from oah.core.model.event import EventType
 from oah.core.model.ids import RunId, WorkerId
 from oah.errors import NotFound
@@ -29,6 +30,24 @@ class Commands(Aggregate):
             connection.execute(insert(worker_commands).values(**values))
             entry = {"actor": by, "action": f"worker.{kind.value}", "subject": worker_id, "data": {}, "at": now()}
             connection.execute(insert(audit).values(**entry))
+
+    def command_run(
+        self,
+        worker_id: WorkerId,
+        kind: CommandKind,
+        run_id: RunId,
+        attempt: int,
+        *,
+        by: str,
+        data: Mapping[str, Any],
+    ) -> int:
+        """Its id."""
+        require_sound(worker_id=worker_id, by=by)
+        dumped("data", data)
+        values = {"worker_id": worker_id, "kind": kind.value, "given_by": by, "run_id": run_id, "attempt": attempt}
+        with self._database.write() as connection:
+            statement = insert(worker_commands).values(**values, data=dict(data), at=now())
+            return int(connection.execute(statement.returning(worker_commands.c.id)).scalar_one())
 
     def take_commands(self, worker_id: WorkerId) -> list[WorkerCommand]:
         """Those nobody has taken, oldest first. Looks before it writes: mostly there are none."""

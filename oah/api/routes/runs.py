@@ -2,102 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Header, Query
-from pydantic import AwareDatetime, ValidationError
+from fastapi import APIRouter, Query
+from pydantic import AwareDatetime
 from starlette.responses import Response, StreamingResponse
 
-from oah.api import problems
 from oah.api.auth import Caller, Principal, needs
 from oah.api.render import (
-    Document,
     answer,
     attempt_document,
     error_document,
     page,
+    receipt_document,
     run_document,
     step_document,
 )
 from oah.api.schemas import (
-    BatchBody,
-    BatchItem,
+    CancelBody,
     Cursor,
     Filter,
     InputBody,
     Limit,
     Named,
-    RunBody,
     RunChanges,
-)
-from oah.api.schemas import (
-    session_id as parse_session_id,
 )
 from oah.api.state import ApiState, Desk
 from oah.core.model.ids import RunId, SessionId
 from oah.core.model.run import RecoveryState, Run, RunClass, RunStatus
 from oah.core.model.workspace import Scope
 from oah.core.policy import admission
-from oah.errors import Conflict, InvalidRequest, NotFound, PayloadTooLarge, RequestError
-from oah.ports.store import Accepted, NewRun, RunFilter
+from oah.errors import Conflict, NotFound
+from oah.ports.store import RunFilter
 from oah.services import cancel, explain, requeue, workspaces
-from oah.services.submit import Asked, prepare
 
 router = APIRouter(prefix="/v1", tags=["runs"])
-
-IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key")]
-
-
-@router.post("/sessions/{session_id}/runs", status_code=202, **needs(Scope.RUN))
-def submit(session_id: Named, body: RunBody, desk: Desk, caller: Caller, key: IdempotencyKey = None) -> Response:
-    """Accept a run: when this is answered, its row is committed."""
-    [accepted] = desk.batches.submit([_prepare(desk, caller, body.asked(session_id, key))])
-    if isinstance(accepted, RequestError):
-        desk.context.telemetry.count("oah_submits_refused_total", code=accepted.code)
-        raise accepted
-    headers = {"location": f"/v1/runs/{accepted.run.id}"}
-    if accepted.replayed:
-        headers["idempotent-replayed"] = "true"
-    return answer(_receipt(accepted), 202, headers)
-
-
-def _prepare(desk: ApiState, caller: Principal, asked: Asked) -> NewRun:
-    context = desk.context
-    workspace_id = caller.workspace_id or desk.workspace_of(asked.session_id)
-    return prepare(context.store, context.clock, context.ids, asked, workspace_id=workspace_id, rules=context.rules)
-
-
-def _receipt(accepted: Accepted) -> Document:
-    run = accepted.run
-    return {"id": run.id, "session_id": run.session_id, "status": run.status, "position": run.position}
-
-
-@router.post("/runs:batch", status_code=202, **needs(Scope.RUN))
-def submit_many(body: BatchBody, desk: Desk, caller: Caller) -> Response:
-    """Accept many runs; each item is answered by its run or by its problem, in the order given."""
-    if len(body.items) > desk.context.batch_runs:
-        raise PayloadTooLarge(f"a batch has at most {desk.context.batch_runs} runs", code="batch_too_large")
-    prepared = [_item(desk, caller, item) for item in body.items]
-    answers = iter(desk.batches.submit([one for one in prepared if isinstance(one, NewRun)]))
-    results = [next(answers) if isinstance(one, NewRun) else one for one in prepared]
-    return answer({"items": [_result(index, one) for index, one in enumerate(results)]}, 202)
-
-
-def _item(desk: ApiState, caller: Principal, item: dict[str, Any]) -> NewRun | RequestError:
-    try:
-        parsed = BatchItem.model_validate(item)
-        return _prepare(desk, caller, parsed.asked(parse_session_id(parsed.session_id), parsed.idempotency_key))
-    except ValidationError as error:
-        fault = error.errors(include_input=False, include_url=False)[0]
-        return InvalidRequest(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}")
-    except RequestError as error:
-        return error
-
-
-def _result(index: int, one: Accepted | RequestError) -> Document:
-    if isinstance(one, RequestError):
-        return {"index": index, "error": problems.member(one)}
-    return {"index": index, **_receipt(one), "replayed": one.replayed}
 
 
 @router.get("/runs", **needs(Scope.READ))
@@ -209,10 +148,19 @@ def transcript(
 
 
 @router.post("/runs/{run_id}/cancel", status_code=202, **needs(Scope.RUN))
-def cancel_run(run_id: Named, desk: Desk, caller: Caller) -> Response:
-    """A queued run ends now, an active one is ended by its worker; of an ended one nothing changes."""
+def cancel_run(run_id: Named, desk: Desk, caller: Caller, body: CancelBody | None = None) -> Response:
+    """A queued run ends now, an active one is ended by its worker; of an ended one nothing changes. Its live children
+    go with it."""
     context = desk.context
-    found = cancel.cancel(context.store, context.broker, desk.epoch(), RunId(run_id), caller.workspace_id, by=caller.by)
+    found = cancel.cancel(
+        context.store,
+        context.broker,
+        desk.epoch(),
+        RunId(run_id),
+        caller.workspace_id,
+        by=caller.by,
+        kill_after=None if body is None else body.kill_after,
+    )
     return answer({"id": found.run.id, "status": found.run.status, "result": found.result}, 202)
 
 
@@ -233,7 +181,7 @@ def requeue_run(run_id: Named, desk: Desk, caller: Caller) -> Response:
     accepted = requeue.requeue(
         context.store, context.broker, desk.epoch(), RunId(run_id), caller.workspace_id, by=caller.by
     )
-    return answer(_receipt(accepted), 202)
+    return answer(receipt_document(accepted), 202)
 
 
 @router.patch("/runs/{run_id}", **needs(Scope.OPERATE))
