@@ -271,5 +271,6 @@ def _wish(chance: random.Random, number: int, at: float, session: int, shell: bo
         may.add("timed_out")
     if chance.random() < 0.07:
         fields["on_busy"] = chance.choice(("interrupt", "interrupt", "reject"))
+        fields.pop("delay_seconds", None)  # who wants it now cannot want it later
         ordered = ordered and fields["on_busy"] != "interrupt"
     return Wish(number, round(at, 3), session, text, fields, parent, cancel_after, frozenset(may), ordered)
