@@ -41,6 +41,10 @@ class EvictLetters:
         """A new leadership."""
         self._looked = False
 
+    def clear(self) -> None:
+        """No longer leader: the figure is another's now."""
+        self.telemetry.forget("oah_dead_letters")
+
     def _evict(self, since: timedelta | None) -> int:
         count = 0
         while evicted := self.store.evict_dead_letters(keep=self.keep, since=since):

@@ -24,10 +24,12 @@ from sqlalchemy import (
     or_,
     select,
     text,
+    update,
 )
 
 from oah.adapters.sql.aggregate import Aggregate, Transaction, picked
-from oah.adapters.sql.columns import MICROSECOND, later
+from oah.adapters.sql.columns import MICROSECOND, later, now
+from oah.adapters.sql.deliveries import deliver_again
 from oah.adapters.sql.governance_tables import DEAD, dead_letters, jobs
 from oah.adapters.sql.jobs import advance
 from oah.adapters.sql.letters import put, write_down
@@ -232,9 +234,13 @@ def _done(transaction: Transaction, letter_id: str, workspace_id: WorkspaceId | 
 
 
 def _redrive(by: str) -> Work:
-    def redrive(transaction: Transaction, letter: DeadLetter) -> Accepted:
+    def redrive(transaction: Transaction, letter: DeadLetter) -> Accepted | None:
         if letter.state is LetterState.REDRIVEN:
             raise Conflict(f"{letter.id} was redriven by {letter.redriven_by}", code="already_redriven")
+        if letter.kind is LetterKind.OUTBOX:
+            deliver_again(transaction, letter.subject, by=by)
+            _mark(transaction, letter, by=by)
+            return None
         if letter.kind is not LetterKind.RUN:
             raise Conflict(f"a letter of kind {letter.kind} cannot be redriven", code="not_redrivable")
         row = transaction.connection.execute(
@@ -245,6 +251,20 @@ def _redrive(by: str) -> Work:
         return queue_again(transaction, run_of(row), by=by)
 
     return redrive
+
+
+def _mark(transaction: Transaction, letter: DeadLetter, *, by: str) -> None:
+    """What it is about goes on; of two at once the second finds that. A run's letter is marked by its requeue."""
+    marked = transaction.connection.execute(
+        update(dead_letters)
+        .where(dead_letters.c.id == letter.id, IS_DEAD)
+        .values(state=LetterState.REDRIVEN.value, redriven_at=now(), redriven_by=by)
+    )
+    if not marked.rowcount:
+        raise Conflict(f"{letter.id} was redriven meanwhile", code="already_redriven")
+    _tell(transaction, letter.session_id, EventType.DEAD_LETTER_REDRIVEN, letter.id, letter.kind, letter.code, by=by)
+    facts = {"workspace_id": letter.workspace_id, "kind": letter.kind.value, "subject": letter.subject}
+    write_down(transaction, by, "dead_letter.redriven", letter.id, **facts)
 
 
 def _purge(by: str) -> Work:
