@@ -25,6 +25,7 @@ from oah.core.model.run import (
 from oah.core.model.session import HoldReason, Session, SessionState
 from oah.core.model.workspace import ApiKey, Scope, Workspace
 from oah.errors import RequestError
+from oah.ports.audit import AuditStore
 from oah.ports.children import ChildrenStore
 from oah.ports.commands import CommandKind, CommandStore, WorkerCommand
 from oah.ports.dead_letters import DeadLetterStore
@@ -212,10 +213,11 @@ class CatalogStore(Protocol):
         workspace_id: WorkspaceId | None,
         scopes: frozenset[Scope],
         expires_at: datetime | None,
+        by: str = "system",
     ) -> ApiKey: ...
     def key_by_digest(self, digest: str) -> ApiKey | None: ...
     def keys(self, workspace_id: WorkspaceId | None) -> list[ApiKey]: ...
-    def revoke_key(self, key_id: KeyId) -> ApiKey: ...
+    def revoke_key(self, key_id: KeyId, *, by: str = "system") -> ApiKey: ...
 
     def create_session(self, session: Session) -> Session: ...
     def session(self, session_id: SessionId, workspace_id: WorkspaceId | None) -> Session:
@@ -266,7 +268,9 @@ class CatalogStore(Protocol):
         by: str,
         reason: StopReason = StopReason.CANCEL,
     ) -> Cancelled: ...
-    def annotate_run(self, run_id: RunId, workspace_id: WorkspaceId | None, note: str) -> Run: ...
+    def annotate_run(
+        self, run_id: RunId, workspace_id: WorkspaceId | None, note: str, *, by: str = "system"
+    ) -> Run: ...
     def events(self, session_id: SessionId, *, after: int, limit: int, run_id: RunId | None = None) -> list[Event]: ...
     def events_since(self, cursors: Mapping[SessionId, int], *, limit: int) -> list[Event]:
         """For a tailer: events of many sessions after their cursors, in one statement, each session's in order. A
@@ -288,6 +292,7 @@ class Store(
     JobStore,
     WebhookStore,
     RequeueStore,
+    AuditStore,
     RetentionStore,
     Protocol,
 ):

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, case, func, insert, or_, select, update
 
 from oah.adapters.sql.aggregate import Aggregate
+from oah.adapters.sql.audits import entry, record
 from oah.adapters.sql.columns import MICROSECOND, age_us, now
 from oah.adapters.sql.governance_tables import job_items
 from oah.adapters.sql.governance_tables import jobs as table
@@ -165,7 +166,8 @@ class Jobs(Aggregate):
         """Raises NotFound."""
         require_sound(by=by)
         with self._database.write() as connection:
-            _job(connection, job_id, workspace_id)
+            if (job := _job(connection, job_id, workspace_id)).state.over or job.cancel_requested_at:
+                return job
             unheld = table.c.holder.is_(None)
             connection.execute(
                 update(table)
@@ -177,7 +179,11 @@ class Jobs(Aggregate):
                 .where(table.c.id == job_id, table.c.state.in_(OPEN), table.c.cancel_requested_at.is_(None))
                 .values(cancel_requested_at=now())
             )
-            return _job(connection, job_id, workspace_id)
+            ended = _job(connection, job_id, workspace_id)
+            if ended.cancel_requested_at is not None:
+                more = {"kind": ended.kind, "workspace_id": ended.workspace_id}
+                record(connection, [entry(by, "job.cancelled", job_id, more)])
+            return ended
 
     def waiting_jobs(self, *, stale_for: timedelta, limit: int) -> list[str]:
         """Open jobs that nobody has been seen to hold for so long, oldest first."""

@@ -10,14 +10,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from oah.adapters.sql.aggregate import Transaction
+from oah.adapters.sql.audits import entry, record
 from oah.adapters.sql.columns import now
 from oah.adapters.sql.governance_tables import DEAD, dead_letters
 from oah.adapters.sql.rows import session_of
-from oah.adapters.sql.tables import audit, run_attempts
+from oah.adapters.sql.tables import run_attempts
 from oah.core.model.event import EventType
 from oah.core.model.ids import RunId
 from oah.core.model.run import Run
@@ -89,8 +90,7 @@ def mark_redriven(transaction: Transaction, runs: Sequence[RunId], *, by: str) -
 
 def write_down(transaction: Transaction, by: str, action: str, letter_id: str, **data: Any) -> None:
     """A row of the audit."""
-    row = {"actor": by, "action": action, "subject": letter_id, "data": data, "at": now()}
-    transaction.connection.execute(insert(audit).values(**row))
+    record(transaction.connection, [entry(by, action, letter_id, data)])
 
 
 def run_payload(run: Run, session: Session, recovery: Mapping[str, Any]) -> dict[str, Any]:

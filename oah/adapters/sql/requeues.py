@@ -14,13 +14,14 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, bindparam, case, func, insert, or_, select, update
 
 from oah.adapters.sql.aggregate import Aggregate, Transaction, picked
+from oah.adapters.sql.audits import entry, record
 from oah.adapters.sql.columns import now
 from oah.adapters.sql.governance_tables import job_items, jobs
 from oah.adapters.sql.jobs import advance
 from oah.adapters.sql.letters import mark_redriven
 from oah.adapters.sql.rows import RUN_COLUMNS, run_of, session_of
 from oah.adapters.sql.runs import EXCERPTS, end_backoff
-from oah.adapters.sql.tables import audit, run_events, run_steps, runs, sessions
+from oah.adapters.sql.tables import run_events, run_steps, runs, sessions
 from oah.adapters.sql.text import require_sound
 from oah.core.model.event import EventType
 from oah.core.model.ids import RunId, SessionId, WorkspaceId
@@ -370,14 +371,13 @@ def _audit(
     wish: Wish,
 ) -> None:
     def row(action: str, subject: str, run: Run, more: Mapping[str, Any]) -> dict[str, Any]:
-        data = {"workspace_id": run.workspace_id, **more}
-        return {"actor": wish.by, "action": action, "subject": subject, "data": data}
+        return entry(wish.by, action, subject, {"workspace_id": run.workspace_id, **more})
 
     rows = [row("run.requeued", run.id, run, {"session_id": run.session_id, **facts[run.id]}) for run in found]
     rows += [
         row("dead_letter.redriven", letters[run.id], run, {"run_id": run.id}) for run in found if run.id in letters
     ]
-    connection.execute(insert(audit).values(at=now()), rows)
+    record(connection, rows)
 
 
 def _recovery(run: Run, by: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, case, func, null, select, update
 
 from oah.adapters.sql.aggregate import Aggregate, Transaction, after, picked
+from oah.adapters.sql.audits import entry, record
 from oah.adapters.sql.columns import from_us, now
 from oah.adapters.sql.pages import paged
 from oah.adapters.sql.rows import ATTEMPT_COLUMNS, RUN_COLUMNS, STEP_COLUMNS, attempt_of, run_of, session_of, step_of
@@ -122,10 +123,12 @@ class Runs(Aggregate):
             ).scalar()
             return Cancelled(gone, CancelResult.REMOVED, owner and WorkerId(owner), lane, look, unheld=unheld)
 
-    def annotate_run(self, run_id: RunId, workspace_id: WorkspaceId | None, note: str) -> Run:
+    def annotate_run(self, run_id: RunId, workspace_id: WorkspaceId | None, note: str, *, by: str = "system") -> Run:
         """Write an operator's note."""
-        require_sound(note=note)
-        with self._locked_run(run_id, workspace_id) as (transaction, _):
+        require_sound(note=note, by=by)
+        with self._locked_run(run_id, workspace_id) as (transaction, run):
+            more = {"note": note, "workspace_id": run.workspace_id}
+            record(transaction.connection, [entry(by, "run.noted", run_id, more)])
             transaction.connection.execute(update(runs).where(runs.c.id == run_id).values(note=note))
             return _run(transaction.connection, run_id, workspace_id)
 

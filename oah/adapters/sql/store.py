@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
+from oah.adapters.sql.audits import Audits
 from oah.adapters.sql.children import Children
 from oah.adapters.sql.columns import now, to_us
 from oah.adapters.sql.commands import Commands
@@ -55,6 +56,7 @@ class SqlStore(
     Limits,
     DeadLetters,
     Jobs,
+    Audits,
     Webhooks,
     Deliveries,
     Retention,
