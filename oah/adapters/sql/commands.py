@@ -8,8 +8,9 @@ from typing import Any
 from sqlalchemy import Select, insert, select, update
 
 from oah.adapters.sql.aggregate import Aggregate
+from oah.adapters.sql.audits import entry, record
 from oah.adapters.sql.columns import now
-from oah.adapters.sql.tables import audit, runs, worker_commands
+from oah.adapters.sql.tables import runs, worker_commands
 from oah.adapters.sql.text import dumped, require_sound
 from oah.core.model.event import EventType
 from oah.core.model.ids import RunId, WorkerId
@@ -28,8 +29,7 @@ class Commands(Aggregate):
         with self._database.write() as connection:
             values = {"worker_id": worker_id, "kind": kind.value, "given_by": by, "at": now()}
             connection.execute(insert(worker_commands).values(**values))
-            entry = {"actor": by, "action": f"worker.{kind.value}", "subject": worker_id, "data": {}, "at": now()}
-            connection.execute(insert(audit).values(**entry))
+            record(connection, [entry(by, f"worker.{kind.value}", worker_id)])
 
     def command_run(
         self,
