@@ -124,9 +124,10 @@ class Client(TenancyCalls, WebhookCalls):
         """Start no further run until ``resume_session``."""
         return self._one("POST", f"/v1/sessions/{part(session_id)}/pause")
 
-    def resume_session(self, session_id: str) -> Json:
-        """Undo ``pause_session``."""
-        return self._one("POST", f"/v1/sessions/{part(session_id)}/resume")
+    def resume_session(self, session_id: str, *, unkillable: bool = False) -> Json:
+        """Undo ``pause_session``; ``unkillable``: also the hold for a process that could not be killed."""
+        params = {"unkillable": "true"} if unkillable else None
+        return self._one("POST", f"/v1/sessions/{part(session_id)}/resume", params=params)
 
     # --- runs -------------------------------------------------------------------------------------------------------
 
@@ -280,7 +281,7 @@ class Client(TenancyCalls, WebhookCalls):
 
     def diagnosis(self, *, waiting_seconds: float | None = None, limit: int | None = None) -> Json:
         """What has not moved for too long: silent owners, unheeded cancels, unkillable sessions, runs that wait."""
-        return self._one("GET", "/v1/diagnosis", params=_given(waiting_seconds=waiting_seconds, limit=limit))
+        return self._one("GET", "/v1/diagnosis", params=given(waiting_seconds=waiting_seconds, limit=limit))
 
     def controller(self) -> Json:
         """Leader and epoch."""

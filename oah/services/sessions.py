@@ -138,10 +138,21 @@ def pause(
 
 
 def resume(
-    store: Store, broker: Broker, epoch: EpochId | None, session_id: SessionId, workspace_id: WorkspaceId | None
+    store: Store,
+    broker: Broker,
+    epoch: EpochId | None,
+    session_id: SessionId,
+    workspace_id: WorkspaceId | None,
+    *,
+    unkillable: bool = False,
 ) -> Session:
-    """Undo ``pause``. Raises NotFound, Unavailable (the store)."""
+    """Undo ``pause``. Raises NotFound, Unavailable (the store).
+
+    ``unkillable``: somebody has looked and says that the process which could not be killed is gone.
+    """
     session = store.unhold_session(session_id, workspace_id, HoldReason.PAUSED)
+    if unkillable:
+        session = store.unhold_session(session_id, workspace_id, HoldReason.UNKILLABLE)
     if epoch is not None:
         try:
             Places(store, broker).put(epoch, [awake(each) for each in store.queued_sessions_of([session_id], epoch)])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from oah.core.policy.retry import LABELS
+from oah.core.policy.waiting import WaitCode
 
 OPEN_VALUES = 200
 """Distinct values an open label may take in one process before the rest becomes `other`."""
@@ -150,6 +151,16 @@ _DISPATCH = (
         "oah_active_runs", "Running and waiting runs, counted in SQL (leader)", status=_of("running", "waiting_tool")
     ),
     _gauge("oah_running_runs_without_heartbeat", "Active runs whose mark is older than a lease (leader)"),
+    _gauge("oah_cancels_unheeded", "Active runs asked to stop longer ago than killing takes, at most 100 (leader)"),
+    _gauge("oah_unkillable_sessions", "Sessions held for a process that could not be killed, at most 100 (leader)"),
+    _gauge(
+        "oah_long_waiting_runs",
+        "Why the longest waiting of the runs that have been eligible for more than a minute wait, at most 100 (leader)",
+        reason=_of(*(str(code) for code in WaitCode)),
+    ),
+    _gauge("oah_oldest_waiting_age_seconds", "Age of the longest eligible run, 0 below a minute (leader)"),
+    _gauge("oah_sessions_without_place", "Of their sessions, those that the broker does not know (leader)"),
+    _gauge("oah_lane_without_worker_sessions", "Ready sessions of lanes that no live worker takes (leader)", lane=None),
     _gauge("oah_leader", "1 in the process that holds the leader lease"),
     _gauge("oah_recovery_on_hold", "1 while a stepped clock, a new leader or a returned database holds recovery"),
     _gauge("oah_clock_step_seconds", "Last step seen, against CLOCK_BOOTTIME (leader)", clock=_of("redis", "database")),

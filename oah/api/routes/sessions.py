@@ -121,8 +121,15 @@ def pause(session_id: Named, desk: Desk, caller: Caller) -> Response:
 
 
 @router.post("/{session_id}/resume", **needs(Scope.RUN))
-def resume(session_id: Named, desk: Desk, caller: Caller) -> Response:
-    """Undo a pause."""
+def resume(session_id: Named, desk: Desk, caller: Caller, *, unkillable: Annotated[bool, Query()] = False) -> Response:
+    """Undo a pause; with `?unkillable=true` also the hold for a process that could not be killed: you have looked."""
     context = desk.context
-    session = sessions.resume(context.store, context.broker, desk.epoch(), SessionId(session_id), caller.workspace_id)
+    session = sessions.resume(
+        context.store,
+        context.broker,
+        desk.epoch(),
+        SessionId(session_id),
+        caller.workspace_id,
+        unkillable=unkillable,
+    )
     return answer(session_document(session))
