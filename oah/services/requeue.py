@@ -20,6 +20,7 @@ from oah.ports.jobs import Job, JobFence, JobQueue
 from oah.ports.requeue import Requeued, RequeueFilter
 from oah.ports.store import Accepted, Store
 from oah.services.jobs import ask
+from oah.services.place import Places
 from oah.services.submit import hear
 
 KIND = "requeue"
@@ -176,6 +177,9 @@ def _tell(broker: Broker, store: Store, epoch: EpochId | None, accepted: Sequenc
     if not accepted:
         return
     try:
-        hear(broker, store, epoch, accepted)
+        under = hear(broker, store, epoch, accepted)
+        if under is not None:  # who hears of a run does not hear that its session waits for no retry any more
+            sessions = {each.run.session_id for each in accepted}
+            Places(store, broker).put(under, store.queued_sessions_of(list(sessions), under))
     except (Unavailable, LeaseError):
-        return  # committed: the relay lets the broker hear of it
+        return  # committed: the relay lets the broker hear of it, reconcile repairs the rest
