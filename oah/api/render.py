@@ -132,9 +132,13 @@ def run_document(run: Run, *, wait_reason: WaitReason | None = None, excerpt: bo
         "max_retries": run.max_retries,
         "timeout_seconds": seconds(run.timeout),
         "deadline": moment(run.deadline_at),
+        "start_by": moment(run.start_by),
+        "idle_timeout_seconds": seconds(run.idle_timeout),
+        "step_timeout_seconds": seconds(run.step_timeout),
         "worker_id": run.worker_id,
         "cancel_requested_at": moment(run.cancel_requested_at),
         "cancel_requested_by": run.cancel_requested_by,
+        "stop_reason": run.stop_reason,
         "exit_code": run.exit_code,
         "error": error_document(run),
         "recovery": recovery_document(run),
@@ -176,17 +180,29 @@ def attempt_document(attempt: Attempt) -> Document:
     }
 
 
-def step_document(step: Step) -> Document:
-    """Something that was done to a run or in it."""
+def step_document(step: Step, run: Run | None = None) -> Document:
+    """Something that was done to a run or in it. ``run``: as it is now; a step that it has left behind is abandoned."""
     return {
         "run_id": step.run_id,
         "number": step.number,
         "attempt": step.attempt,
         "kind": step.kind,
         "name": step.name,
+        "state": _state_of(step, run),
+        "outcome": step.outcome,
         "data": dict(step.data),
         "at": moment(step.at),
+        "started_at": moment(step.at),
+        "deadline": moment(step.deadline_at),
+        "ended_at": moment(step.ended_at if step.kind != "system" else step.at),
     }
+
+
+def _state_of(step: Step, run: Run | None) -> str:
+    if step.kind == "system" or step.ended_at is not None:
+        return "finished"
+    over = run is not None and (not run.status.active or run.attempt != step.attempt)
+    return "abandoned" if over else "started"
 
 
 def event_document(event: Event) -> Document:

@@ -37,7 +37,7 @@ def api_process(settings: Settings, *, api_only: bool) -> int:
     if api_only:
         needs_a_server(settings, "oah-api --api-only")
     kit = open_kit(settings, process="api")
-    workers = [] if api_only else [worker_of(kit) for _ in range(settings.embedded_workers)]
+    workers = [] if api_only else [worker_of(kit, api_url=lambda: server.url) for _ in range(settings.embedded_workers)]
     jobs: JobQueue = UntoldQueue() if api_only and settings.jobs_inline else job_queue(kit)
     app = create_app(_api_context(kit, workers, jobs, prepared=lambda: _prepared(prelude)))
     server = Server(app, host=settings.api_host, port=settings.api_port)

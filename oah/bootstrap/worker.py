@@ -31,7 +31,11 @@ from oah.worker.worker import Worker
 
 
 def worker_of(
-    kit: Kit, *, address: Callable[[], str | None] = lambda: None, on_drain: Callable[[], None] = lambda: None
+    kit: Kit,
+    *,
+    address: Callable[[], str | None] = lambda: None,
+    api_url: Callable[[], str | None] | None = None,
+    on_drain: Callable[[], None] = lambda: None,
 ) -> Worker:
     """A worker under the next free name. Raises Conflict when the name asked for is taken."""
     settings = kit.settings
@@ -87,6 +91,7 @@ def worker_of(
         data_dir=settings.data_dir,
         one_engine=settings.database.startswith("sqlite"),
         address=address,
+        api_url=api_url or (lambda: settings.api_url),
         on_drain=on_drain,
     )
     return Worker(context)

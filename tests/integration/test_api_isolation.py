@@ -24,6 +24,9 @@ BODIES = {
     ("POST", "/v1/runs:batch"): {"items": [{"session_id": "{session_id}", "input": "echo stolen"}]},
     ("POST", "/v1/workspaces"): {"name": "another"},
     ("PATCH", "/v1/workspaces/{workspace}"): {"weight": 1000},
+    ("POST", "/v1/runs/{run_id}/steps"): {"name": "x"},
+    ("POST", "/v1/runs/{run_id}/progress"): {"percent": 5},
+    ("POST", "/v1/runs/{run_id}/wait"): {"reason": "x"},
     ("POST", "/v1/keys"): {"name": "mine", "workspace": "default"},
 }
 LACKS = {"run": "reader", "operate": "runner", "admin": "operator"}

@@ -22,7 +22,6 @@ from oah.api.schemas import (
     CancelBody,
     Cursor,
     Filter,
-    InputBody,
     Limit,
     Named,
     RunChanges,
@@ -32,7 +31,7 @@ from oah.core.model.ids import RunId, SessionId
 from oah.core.model.run import RecoveryState, Run, RunClass, RunStatus
 from oah.core.model.workspace import Scope
 from oah.core.policy import admission
-from oah.errors import Conflict, NotFound
+from oah.errors import NotFound
 from oah.ports.store import RunFilter
 from oah.services import cancel, explain, requeue, workspaces
 
@@ -124,9 +123,9 @@ def attempts(run_id: Named, desk: Desk, caller: Caller) -> Response:
 
 @router.get("/runs/{run_id}/steps", **needs(Scope.READ))
 def steps(run_id: Named, desk: Desk, caller: Caller) -> Response:
-    """What was done to the run besides executing it, e.g. the system step `run.requeued`."""
+    """What the run did in steps, and what was done to it, e.g. the system step `run.requeued`."""
     run = _find(desk, caller, run_id)
-    return page(map(step_document, desk.context.store.steps(run.id)))
+    return page(step_document(step, run) for step in desk.context.store.steps(run.id))
 
 
 @router.get("/runs/{run_id}/transcript", **needs(Scope.READ))
@@ -164,28 +163,8 @@ def cancel_run(run_id: Named, desk: Desk, caller: Caller, body: CancelBody | Non
     return answer({"id": found.run.id, "status": found.run.status, "result": found.result}, 202)
 
 
-@router.post("/runs/{run_id}/input", status_code=202, **needs(Scope.RUN))
-def give_input(run_id: Named, body: InputBody, desk: Desk, caller: Caller) -> Response:
-    """Answer a run that waits; 409 for one that does not."""
-    admission.run_input(body.input, desk.context.rules)
-    run = _find(desk, caller, run_id)
-    if run.status is not RunStatus.WAITING_TOOL:
-        raise Conflict(f"the run is {run.status}, it does not wait for input", code="run_not_waiting")
-    raise Conflict("runs of this agent cannot be answered yet", code="input_unsupported")
-
-
-@router.post("/runs/{run_id}/requeue", status_code=202, **needs(Scope.OPERATE))
-def requeue_run(run_id: Named, desk: Desk, caller: Caller) -> Response:
-    """A terminal run becomes eligible again now, with a new place; its counters restart."""
-    context = desk.context
-    accepted = requeue.requeue(
-        context.store, context.broker, desk.epoch(), RunId(run_id), caller.workspace_id, by=caller.by
-    )
-    return answer(receipt_document(accepted), 202)
-
-
 @router.patch("/runs/{run_id}", **needs(Scope.OPERATE))
 def annotate(run_id: Named, body: RunChanges, desk: Desk, caller: Caller) -> Response:
     """Write an operator's note."""
     note = admission.clean(body.note, what="note", limit=desk.context.rules.note_bytes)
-    return answer(run_document(desk.context.store.annotate_run(RunId(run_id), caller.workspace_id, note)))
+    return answer(run_document(desk.context.store.annotate_run(RunId(run_id), caller.workspace_id, note, by=caller.by)))
