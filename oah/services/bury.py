@@ -34,7 +34,7 @@ class EvictLetters:
         evicted = self._evict(None if not self._looked else LOOK_BACK)
         self._looked = True
         for kind, count in self.store.count_dead_letters().items():
-            self.telemetry.gauge("oah_dead_letters", count, kind=str(kind))
+            self.telemetry.gauge("oah_dead_letters_now", count, kind=str(kind))
         return evicted
 
     def begin(self) -> None:
@@ -43,7 +43,7 @@ class EvictLetters:
 
     def clear(self) -> None:
         """No longer leader: the figure is another's now."""
-        self.telemetry.forget("oah_dead_letters")
+        self.telemetry.forget("oah_dead_letters_now")
 
     def _evict(self, since: timedelta | None) -> int:
         count = 0

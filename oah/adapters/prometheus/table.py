@@ -109,7 +109,7 @@ _LETTERS = (
         kind=_of("run", "message", "outbox", "poison"),
         what=_of("added", "evicted", "redriven", "purged"),
     ),
-    _gauge("oah_dead_letters", "Letters that are dead (leader)", kind=_of("run", "message", "outbox", "poison")),
+    _gauge("oah_dead_letters_now", "Letters that are dead (leader)", kind=_of("run", "message", "outbox", "poison")),
     _counter(
         "oah_pruned_total",
         "Rows (and recordings) that aged out",
