@@ -13,7 +13,20 @@ from oah.api.auth import Authenticate
 from oah.api.bodies import BodyLimit
 from oah.api.context import ApiContext
 from oah.api.measure import Measure
-from oah.api.routes import dead_letters, events, fleet, jobs, requeue, runs, sessions, steps, submit, system, tenancy, webhooks
+from oah.api.routes import (
+    dead_letters,
+    events,
+    fleet,
+    jobs,
+    requeue,
+    runs,
+    sessions,
+    steps,
+    submit,
+    system,
+    tenancy,
+    webhooks,
+)
 from oah.api.state import ApiState
 
 ROUTERS = (
@@ -28,6 +41,7 @@ ROUTERS = (
     tenancy.router,
     jobs.router,
     webhooks.router,
+    dead_letters.router,
 )
 
 

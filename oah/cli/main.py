@@ -15,6 +15,7 @@ from oah.cli.configuration import config
 from oah.cli.connection import Connection, pass_connection
 from oah.cli.controllers import controller as controller_group
 from oah.cli.database import db
+from oah.cli.dead_letters import dead_letter, quarantine
 from oah.cli.direct import direct_option
 from oah.cli.doctor import doctor
 from oah.cli.failures import OneLineErrors
@@ -75,6 +76,8 @@ for command in (
     requeue,
     worker_group,
     queue,
+    dead_letter,
+    quarantine,
     job,
     controller_group,
     workspace,

@@ -11,6 +11,7 @@ Fleet:      workers, worker, cordon, uncordon, drain, queue, recovery, diagnosis
 Tenancy:    workspaces, workspace, create_workspace, update_workspace, keys, create_key, revoke_key
 Webhooks:   create_webhook, webhooks, webhook, update_webhook, delete_webhook, test_webhook, webhook_deliveries,
             webhook_delivery, redeliver
+Dead letters: dead_letters, dead_letter, redrive, purge
 Health:     health, ready, metrics
 
 Errors are those of ``oah.errors``: RequestError and its kinds for what the caller can fix, Unavailable when the API or
@@ -29,6 +30,7 @@ from typing import Any, TypedDict
 import httpx
 
 from oah.client.calls import given, moment, part, seconds
+from oah.client.letters import LetterCalls
 from oah.client.sse import RUN_ENDS, Event, follow
 from oah.client.tenancy import TenancyCalls
 from oah.client.transport import Json, Transport
@@ -51,7 +53,7 @@ class SubmitItem(TypedDict, total=False):
     metadata: Mapping[str, Any]
 
 
-class Client(TenancyCalls, WebhookCalls):
+class Client(TenancyCalls, WebhookCalls, LetterCalls):
     """A connection to one API. ``timeout`` (seconds) bounds each answer, ``retries`` how often a call is repeated."""
 
     def __init__(
@@ -142,12 +144,18 @@ class Client(TenancyCalls, WebhookCalls):
         timeout: timedelta | float | None = None,
         deadline: datetime | None = None,
         max_retries: int | None = None,
+        retry: Mapping[str, Any] | None = None,
+        order: str | None = None,
         on_busy: str | None = None,
         parent_run_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> Json:
         """Accept a run; when this returns, its row is committed. ``{id, status, position, replayed}``.
+
+        ``max_retries``: further attempts after failed ones (left out: what the agent's profile says), ``retry``: their
+        pauses (``initial_seconds``, ``factor``, ``max_seconds``, ``jitter``) and error codes (``on``), ``order``: the
+        session waits meanwhile (``strict``) or goes on (``skip_failed``).
 
         Repeats after a lost answer find the same run, by the key given or one made here. Raises Conflict
         (``session_busy``, ``idempotency_conflict``), LimitReached, NotFound, InvalidRequest, PayloadTooLarge.
@@ -158,6 +166,8 @@ class Client(TenancyCalls, WebhookCalls):
             timeout_seconds=seconds(timeout),
             deadline=moment(deadline),
             max_retries=max_retries,
+            retry=retry or None,
+            order=order,
             on_busy=on_busy,
             parent_run_id=parent_run_id,
             metadata=metadata,
@@ -212,9 +222,22 @@ class Client(TenancyCalls, WebhookCalls):
             return follow(self._api, f"/v1/sessions/{part(id)}/events", after=after, deadline=deadline)
         return follow(self._api, _run_events(id), after=after, deadline=deadline, ends=RUN_ENDS)
 
-    def cancel(self, run_id: str) -> Json:
-        """Ask for the end of a run: a queued one is cancelled at once, an active one by its worker."""
-        return self._one("POST", f"/v1/runs/{part(run_id)}/cancel")
+    def steer(self, session_id: str, text: str, *, idempotency_key: str | None = None) -> Json:
+        """Say a text into the session's live run; a run of its own where nothing is active.
+
+        ``delivery``: ``delivered`` (its terminal has shown the text), ``unverified`` (typed, not proved) or ``queued``
+        (it became the run ``id``). Raises Conflict ``steer_unsupported``, Unavailable when the worker is silent.
+        """
+        return self.submit(session_id, text, on_busy="steer", idempotency_key=idempotency_key)
+
+    def cancel(self, run_id: str, *, grace: timedelta | float | None = None, force: bool = False) -> Json:
+        """Ask for the end of a run: a queued one is cancelled at once, an active one by its worker; its children too.
+
+        ``result``: ``removed``, ``signalled`` or ``too_late``. ``grace``: when its agent is killed should it not have
+        ended by then; ``force``: at once. Left out: after the graces of the worker's ladder.
+        """
+        body = given(grace_seconds=seconds(grace), force=force or None)
+        return self._one("POST", f"/v1/runs/{part(run_id)}/cancel", body=body or None)
 
     def requeue(self, run_id: str) -> Json:
         """A terminal run becomes eligible again now. Raises Conflict ``run_requeue_invalid_status``."""

@@ -5,13 +5,16 @@ one in BODIES, or the test fails.
 """
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from oah.api.app import create_app
 from oah.api.auth import REMEMBERED_SECONDS
+from oah.core.model.ids import SessionId
 from oah.core.model.workspace import DEFAULT_WORKSPACE, Scope
+from oah.ports.dead_letters import LetterKind, NewLetter
 from oah.services import keys
 from tests.support.api import SECRETS, Deployment
 
@@ -21,6 +24,7 @@ BODIES = {
     ("POST", "/v1/sessions/{session_id}/runs"): {"input": "echo stolen"},
     ("POST", "/v1/runs/{run_id}/input"): {"input": "y"},
     ("PATCH", "/v1/runs/{run_id}"): {"note": "read by others"},
+    ("POST", "/v1/dead-letters/redrive"): {"ids": ["dl_isolation"]},
     ("POST", "/v1/runs:batch"): {"items": [{"session_id": "{session_id}", "input": "echo stolen"}]},
     ("POST", "/v1/workspaces"): {"name": "another"},
     ("PATCH", "/v1/workspaces/{workspace}"): {"weight": 1000},
@@ -32,13 +36,23 @@ BODIES = {
 LACKS = {"run": "reader", "operate": "runner", "admin": "operator"}
 """Scope → a key of the same workspace that has it not. Every key may read."""
 
-OWNED = re.compile(r"\{(session_id|run_id|workspace)\}")
+OWNED = re.compile(r"\{(session_id|run_id|workspace|dead_letter)\}")
 
 
 def operations(document):
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             yield method.upper(), path, operation
+
+
+def bury(api: Deployment, session: str) -> str:
+    """A dead letter of the default workspace."""
+    kind = LetterKind.MESSAGE
+    letter = NewLetter(
+        id="dl_isolation", workspace_id=DEFAULT_WORKSPACE, kind=kind, subject="m1", code="lost", reason="secret words"
+    )
+    api.store.add_dead_letter(replace(letter, session_id=SessionId(session)))
+    return letter.id
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +68,7 @@ def ids(shared_api):
         "workspace": "default",
         "key": key,
         "worker_id": shared_api.report_worker().name,
+        "dead_letter": bury(shared_api, session),
     }
 
 
@@ -91,6 +106,7 @@ def snapshot(api: Deployment, ids):
         api.store.session(ids["session_id"], None),
         api.store.run(ids["run_id"], None),
         api.store.queue_of(ids["session_id"], limit=100),
+        api.store.dead_letter(ids["dead_letter"], None),
         api.store.workspace("default"),
         sorted(one.name for one in api.store.workspaces()),
         [(one.id, one.revoked_at) for one in api.store.keys(DEFAULT_WORKSPACE)],
@@ -105,6 +121,7 @@ GUARDED = (
     (r"POST /v1/workers/", "admin"),
     (r"GET /v1/(workers|queue|controller)", "operate"),
     (r"PATCH /v1/runs/|POST /v1/runs/\{run_id\}/requeue", "operate"),
+    (r"(POST|DELETE) /v1/dead-letters", "operate"),
     (r"GET ", "read"),
     (r"(POST|PATCH|DELETE) /v1/(sessions|runs)", "run"),
 )
@@ -172,7 +189,13 @@ def test_another_workspaces_ids_are_the_ids_of_nothing(shared_api, call, ids, ro
         tried += 1
         answer = call(shared_api.secrets["foreigner"], method, path, body, ids)
         assert answer.status_code == 404, (method, path, answer.text)
-        nothing = {**ids, "session_id": "ses_nothing", "run_id": "run_nothing", "workspace": "nothing"}
+        nothing = {
+            **ids,
+            "session_id": "ses_nothing",
+            "run_id": "run_nothing",
+            "dead_letter": "dl_nothing",
+            "workspace": "nothing",
+        }
         never = call(shared_api.secrets["foreigner"], method, path, body, nothing)
         assert never.status_code == 404
         assert sorted(answer.json()) == sorted(never.json()), "a foreign id looks like one that never was"
