@@ -25,7 +25,7 @@ from oah.ports.jobs import Handlers, JobQueue
 from oah.runtime.child import ChildProcess
 from oah.runtime.component import Component
 from oah.runtime.loop import Loop
-from oah.services import requeue, webhooks
+from oah.services import redrive, requeue, webhooks
 from oah.services.jobs import TASK, Lost, RunJob, TellAgain, Works
 from oah.settings import Settings
 
@@ -37,7 +37,9 @@ log = logging.getLogger(__name__)
 
 def works(kit: Kit) -> Works:
     """Kind of job → what does one chunk of it."""
-    return {requeue.KIND: requeue.RequeueWork(kit.store, kit.broker, kit.store.current_epoch)}
+    epoch = kit.store.current_epoch
+    letters = {act.value: redrive.work_of(kit.store, kit.broker, act, epoch=epoch) for act in redrive.Act}
+    return {requeue.KIND: requeue.RequeueWork(kit.store, kit.broker, epoch), **letters}
 
 
 def handlers(kit: Kit, *, going_on: Callable[[], bool]) -> Handlers:
