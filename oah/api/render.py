@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import Response
 
 from oah.core.model.event import Event
-from oah.core.model.run import Attempt, Run, Step
+from oah.core.model.run import Attempt, Run, RunStatus, Step
 from oah.core.model.session import Session
 from oah.core.model.worker import WorkerReport
 from oah.core.model.workspace import ApiKey, Workspace
@@ -130,6 +130,9 @@ def run_document(run: Run, *, wait_reason: WaitReason | None = None, excerpt: bo
         "recovery_attempts": run.recovery_attempts,
         "failed_attempts": run.failed_attempts,
         "max_retries": run.max_retries,
+        "retry": None if run.retry is None else dict(run.retry),
+        "order": run.order_mode,
+        "next_attempt_at": moment(next_attempt_at(run)),
         "timeout_seconds": seconds(run.timeout),
         "deadline": moment(run.deadline_at),
         "start_by": moment(run.start_by),
@@ -139,6 +142,7 @@ def run_document(run: Run, *, wait_reason: WaitReason | None = None, excerpt: bo
         "cancel_requested_at": moment(run.cancel_requested_at),
         "cancel_requested_by": run.cancel_requested_by,
         "stop_reason": run.stop_reason,
+        "voided": run.voided,
         "exit_code": run.exit_code,
         "error": error_document(run),
         "recovery": recovery_document(run),
@@ -149,6 +153,12 @@ def run_document(run: Run, *, wait_reason: WaitReason | None = None, excerpt: bo
         "heartbeat_at": moment(run.heartbeat_at),
         "ended_at": moment(run.ended_at),
     }
+
+
+def next_attempt_at(run: Run) -> datetime | None:
+    """When the retry of a run is due that waits for one."""
+    waits = run.status is RunStatus.QUEUED and run.failed_attempts > 0
+    return run.due_at if waits and run.due_at is not None and run.due_at > run.queued_at else None
 
 
 def error_document(run: Run) -> Document | None:
@@ -312,14 +322,14 @@ def queue_document(snapshot: QueueSnapshot) -> Document:
 
 
 def recovery_overview_document(overview: RecoveryOverview) -> Document:
-    """What recovery did."""
+    """What recovery did; the counts are exact."""
+    figures = overview.figures
     return {
-        "counts": {str(state): count for state, count in overview.counts.items()},
+        "counts": {str(state): count for state, count in figures.counts.items()},
         "quarantined": [run_document(run, excerpt=True) for run in overview.quarantine],
-        "oldest_quarantined_at": moment(overview.oldest_quarantined_at),
-        "newest_quarantined_at": moment(overview.newest_quarantined_at),
-        "newest_recovered_at": moment(overview.newest_recovered_at),
-        "reasons": [{"reason": reason, "count": count} for reason, count in overview.reasons],
+        "oldest_quarantined_at": moment(figures.oldest_quarantined_at),
+        "newest_quarantined_at": moment(figures.newest_quarantined_at),
+        "newest_recovered_at": moment(figures.newest_recovered_at),
+        "reasons": [{"reason": reason, "count": count} for reason, count in list(figures.reasons.items())[:10]],
         "stale_owner_count": overview.stale_owners,
-        "truncated": overview.truncated,
     }

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 STATUSES = ("queued", "running", "waiting_tool", "completed", "failed", "cancelled", "timed_out")
 TERMINAL = frozenset({"completed", "failed", "cancelled", "timed_out"})
 CLASSES = ("interactive", "subagent", "background")
+ORDERS = ("strict", "skip_failed")
 
 _SO_FAR_SECONDS = 1.0
 """How long `logs` without `--follow` listens to a run that is still active."""
@@ -53,6 +54,12 @@ def run() -> None:
 @click.option("--idempotency-key", help="The same key and text again answer with the first run.")
 @click.option("--on-busy", help="What to do when the session is busy: enqueue (default) or reject.")
 @click.option("--timeout", type=DURATION, help="End an attempt that takes longer.")
+@click.option("--max-retries", type=click.IntRange(0, 100), help="Further attempts after a failed one.")
+@click.option("--retry-initial", type=DURATION, help="The pause before the first of them; it doubles each time.")
+@click.option("--retry-factor", type=click.FloatRange(1, 1_000), help="By how much the pause grows instead.")
+@click.option("--retry-max", type=DURATION, help="No pause is longer.")
+@click.option("--retry-on", multiple=True, metavar="CODE", help="Only after this error; repeatable.")
+@click.option("--order", type=click.Choice(ORDERS), help="While it waits: hold the session (strict) or go on.")
 @json_option
 @pass_connection
 @click.pass_context
@@ -72,7 +79,8 @@ def submit(
     if follow and as_json:
         raise click.UsageError("--follow and --json exclude each other; use --wait --json")
     client = connection.client
-    accepted = client.submit(session_id, read_text(text), **given(**options))
+    retry = _retry(options)
+    accepted = client.submit(session_id, read_text(text), **given(**options, retry=retry or None))
     if not (wait or follow):
         if as_json:
             emit_json(accepted)
@@ -92,6 +100,13 @@ def submit(
     elif wait and not follow:
         write_text(_line(str(result.get("output") or "")))
     ctx.exit(_verdict(ended))
+
+
+def _retry(options: dict[str, Any]) -> Document:
+    """Takes the options about retries out, as the document of the interface."""
+    names = {"initial_seconds": "retry_initial", "factor": "retry_factor", "max_seconds": "retry_max"}
+    on = list(options.pop("retry_on"))
+    return given(**{field: options.pop(option) for field, option in names.items()}, on=on or None)
 
 
 def _line(text: str) -> str:
@@ -140,7 +155,10 @@ def list_(connection: Connection, /, *, limit: int, as_json: bool, **options: An
 @pass_connection
 def show(connection: Connection, /, run_id: str, *, as_json: bool) -> None:
     """One run."""
-    showing(connection.client.run(run_id), as_json=as_json)
+    found = connection.client.run(run_id)
+    if not as_json and found.get("next_attempt_at"):
+        found["retry"] = f"{found['failed_attempts']} of {found['max_retries']} at {found['next_attempt_at']}"
+    showing(found, as_json=as_json)
 
 
 @run.command()

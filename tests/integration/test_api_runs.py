@@ -291,7 +291,6 @@ def test_on_busy(api):
         assert submit(http, session, on_busy="enqueue").status_code == 202
         for mode in ("interrupt", "rollback", "steer"):
             problem(submit(http, session, on_busy=mode), 400, "on_busy_unsupported")
-        problem(submit(http, session, order="skip_failed"), 400, "order_unsupported")
         problem(submit(http, session, on_busy="whatever"), 422, "invalid_request")
 
 

@@ -189,3 +189,24 @@ def test_no_answer_waits_for_a_delayed_acknowledgement(system: Fleet) -> None:
         system.client.health()
         took.append(time.perf_counter() - began)
     assert min(took) < 0.035
+
+
+def test_a_failed_attempt_is_followed_by_another(session: str) -> None:
+    text = 'if [ "$OAH_ATTEMPT" = 1 ]; then (exit 3); else echo second; fi'
+    options = ("--max-retries", "2", "--retry-initial", "100ms", "--order", "strict", "--retry-on", "exit_nonzero")
+    waited = call("run", "submit", session, text, *options, "--wait")
+    assert (waited.exit_code, waited.stdout) == (0, "second\n"), waited.stderr
+    [run] = document("run", "list", "--session", session)["items"]
+    assert (run["failed_attempts"], run["max_retries"], run["error"]) == (1, 2, None)
+    attempts = document("run", "attempts", run["id"])["items"]
+    assert [(a["reason"], a["agent"], a["outcome"]) for a in attempts] == [
+        ("first", "fresh", "failed"),
+        ("retried", "warm", "completed"),
+    ]
+    shown = call("run", "submit", session, "(exit 1)", "--max-retries", "1", "--retry-initial", "10m")
+    run_id = shown.stdout.strip()
+    eventually(lambda: document("run", "show", run_id)["next_attempt_at"])
+    lines = dict(line.split(maxsplit=1) for line in call("run", "show", run_id).stdout.splitlines())
+    assert lines["retry"].startswith("1 of 1 at ")
+    assert call("run", "cancel", run_id).stdout == f"{run_id} removed\n"
+    assert call("run", "submit", session, "echo next", "--wait").stdout == "next\n"
