@@ -14,6 +14,7 @@ from oah.api.app import create_app
 from oah.api.auth import REMEMBERED_SECONDS
 from oah.core.model.ids import SessionId
 from oah.core.model.workspace import DEFAULT_WORKSPACE, Scope
+from oah.ports.audit import AuditFilter
 from oah.ports.dead_letters import LetterKind, NewLetter
 from oah.services import keys
 from tests.support.api import SECRETS, Deployment
@@ -23,6 +24,8 @@ BODIES = {
     ("PATCH", "/v1/sessions/{session_id}"): {"title": "taken over"},
     ("POST", "/v1/sessions/{session_id}/runs"): {"input": "echo stolen"},
     ("POST", "/v1/runs/{run_id}/input"): {"input": "y"},
+    ("POST", "/v1/runs/{run_id}/requeue"): {"reason": "stolen"},
+    ("POST", "/v1/runs/requeue"): {"filter": {"status": "failed"}},
     ("PATCH", "/v1/runs/{run_id}"): {"note": "read by others"},
     ("POST", "/v1/dead-letters/redrive"): {"ids": ["dl_isolation"]},
     ("POST", "/v1/runs:batch"): {"items": [{"session_id": "{session_id}", "input": "echo stolen"}]},
@@ -31,12 +34,14 @@ BODIES = {
     ("POST", "/v1/runs/{run_id}/steps"): {"name": "x"},
     ("POST", "/v1/runs/{run_id}/progress"): {"percent": 5},
     ("POST", "/v1/runs/{run_id}/wait"): {"reason": "x"},
+    ("POST", "/v1/webhooks"): {"url": "https://example.org/stolen", "workspace": "default"},
+    ("PATCH", "/v1/webhooks/{webhook_id}"): {"url": "https://example.org/stolen"},
     ("POST", "/v1/keys"): {"name": "mine", "workspace": "default"},
 }
 LACKS = {"run": "reader", "operate": "runner", "admin": "operator"}
 """Scope → a key of the same workspace that has it not. Every key may read."""
 
-OWNED = re.compile(r"\{(session_id|run_id|workspace|dead_letter)\}")
+OWNED = re.compile(r"\{(session_id|run_id|workspace|dead_letter|webhook_id|job_id)\}")
 
 
 def operations(document):
@@ -55,12 +60,22 @@ def bury(api: Deployment, session: str) -> str:
     return letter.id
 
 
+def ask_job(api: Deployment) -> str:
+    """A job of the default workspace."""
+    api.store.create_job(
+        "job_ours", "requeue", workspace_id=DEFAULT_WORKSPACE, arguments={"reason": "secret words"}, total=0, by="ours"
+    )
+    return "job_ours"
+
+
 @pytest.fixture(scope="module")
 def ids(shared_api):
     """Things of the default workspace, and what they look like before anybody touched them."""
     with shared_api.http() as http:
         session = http.post("/v1/sessions", json={"agent": "shell", "title": "ours"}).json()["id"]
         run = http.post(f"/v1/sessions/{session}/runs", json={"input": "secret words"}).json()["id"]
+        webhook = http.post("/v1/webhooks", json={"url": "https://example.org/ours"}).json()["id"]
+        delivery = http.post(f"/v1/webhooks/{webhook}/test").json()["id"]
         [key] = [one["id"] for one in http.get("/v1/keys").json()["items"] if one["name"] == "reader"]
     return {
         "session_id": session,
@@ -68,6 +83,9 @@ def ids(shared_api):
         "workspace": "default",
         "key": key,
         "worker_id": shared_api.report_worker().name,
+        "job_id": ask_job(shared_api),
+        "webhook_id": webhook,
+        "delivery_id": delivery,
         "dead_letter": bury(shared_api, session),
     }
 
@@ -107,6 +125,10 @@ def snapshot(api: Deployment, ids):
         api.store.run(ids["run_id"], None),
         api.store.queue_of(ids["session_id"], limit=100),
         api.store.dead_letter(ids["dead_letter"], None),
+        api.store.jobs(None).items,
+        len(api.store.audit_rows(AuditFilter(subject=ids["run_id"])).items),
+        api.store.webhooks(None).items,
+        api.store.deliveries(ids["webhook_id"], None).items,
         api.store.workspace("default"),
         sorted(one.name for one in api.store.workspaces()),
         [(one.id, one.revoked_at) for one in api.store.keys(DEFAULT_WORKSPACE)],
@@ -119,9 +141,10 @@ GUARDED = (
     (r"(POST|PATCH) /v1/workspaces", "admin"),
     (r"\w+ /v1/keys", "admin"),
     (r"POST /v1/workers/", "admin"),
-    (r"GET /v1/(workers|queue|controller)", "operate"),
+    (r"GET /v1/(workers|queue|controller|jobs|audit)", "operate"),
+    (r"POST /v1/(jobs/|runs/requeue)", "operate"),
     (r"PATCH /v1/runs/|POST /v1/runs/\{run_id\}/requeue", "operate"),
-    (r"(POST|DELETE) /v1/dead-letters", "operate"),
+    (r"(POST|DELETE) /v1/dead-letters|\w+ /v1/webhooks", "operate"),
     (r"GET ", "read"),
     (r"(POST|PATCH|DELETE) /v1/(sessions|runs)", "run"),
 )
@@ -194,6 +217,7 @@ def test_another_workspaces_ids_are_the_ids_of_nothing(shared_api, call, ids, ro
             "session_id": "ses_nothing",
             "run_id": "run_nothing",
             "dead_letter": "dl_nothing",
+            "job_id": "job_nothing",
             "workspace": "nothing",
         }
         never = call(shared_api.secrets["foreigner"], method, path, body, nothing)

@@ -18,7 +18,7 @@ from oah.adapters.sql.letters import put
 from oah.adapters.sql.pages import paged
 from oah.adapters.sql.rows import moment, parsed, required
 from oah.adapters.sql.webhook_bodies import body_of
-from oah.adapters.sql.webhooks import PENDING, found_webhook, locked, write_audit
+from oah.adapters.sql.webhooks import PENDING, found_webhook, locked, written_down
 from oah.core.model.event import EventType
 from oah.core.model.ids import RunId, SessionId, WorkspaceId
 from oah.core.policy.webhooks import TEST, Again, Delivered, GivenUp
@@ -192,14 +192,14 @@ def deliver_again(transaction: Transaction, delivery_id: str, *, by: str) -> Non
     webhook_id = connection.execute(named).scalar()
     if webhook_id is None:
         raise NotFound(f"no delivery {delivery_id}")
-    _active(locked(connection, webhook_id, None))
+    webhook = _active(locked(connection, webhook_id, None))
     connection.execute(
         update(webhook_deliveries)
         .where(webhook_deliveries.c.id == delivery_id)
         .values(state=DeliveryState.PENDING.value, attempts=0, next_at=now(), ended_at=None)
     )
     _ask_now(connection, webhook_id)
-    write_audit(connection, by, "webhook.redelivered", webhook_id, {"delivery_id": delivery_id})
+    written_down(connection, webhook, by, "redelivered", delivery_id=delivery_id)
 
 
 def _ask_now(connection: Connection, webhook_id: str) -> None:
@@ -334,8 +334,7 @@ def _health(connection: Connection, webhook: Webhook, tried: Sequence[Tried], pa
     if off:
         reason = "gone" if gone else "failing"
         change.update(active=False, off_reason=reason)
-        facts = {"url": webhook.url, "reason": reason, "failures": failures}
-        write_audit(connection, SYSTEM, "webhook.deactivated", webhook.id, facts)
+        written_down(connection, webhook, SYSTEM, "deactivated", url=webhook.url, reason=reason, failures=failures)
     connection.execute(update(webhooks).where(webhooks.c.id == webhook.id).values(**change))
     return off
 

@@ -53,8 +53,9 @@ class Webhooks(Aggregate):
                     created_at=now(),
                 )
             )
-            write_audit(connection, webhook.by, "webhook.created", webhook.id, {"url": webhook.url})
-            return found_webhook(connection, webhook.id, None)
+            made = found_webhook(connection, webhook.id, None)
+            written_down(connection, made, webhook.by, "created", url=made.url)
+            return made
 
     def webhooks(
         self, workspace_id: WorkspaceId | None, *, cursor: str | None = None, limit: int = 100
@@ -102,7 +103,7 @@ class Webhooks(Aggregate):
                 connection.execute(update(webhooks).where(webhooks.c.id == webhook_id).values(**values))
                 shown = {name: value for name, value in changes.items() if name in ("url", "active")}
                 changed = {"changed": sorted(changes), **shown}
-                write_audit(connection, by, "webhook.changed", webhook_id, changed)
+                written_down(connection, before, by, "changed", **changed)
             return found_webhook(connection, webhook_id, None)
 
     def delete_webhook(self, webhook_id: str, workspace_id: WorkspaceId | None, *, by: str) -> Webhook:
@@ -111,7 +112,7 @@ class Webhooks(Aggregate):
             found = locked(connection, webhook_id, workspace_id)
             connection.execute(delete(webhooks).where(webhooks.c.id == webhook_id))
             connection.execute(delete(webhook_deliveries).where(webhook_deliveries.c.webhook_id == webhook_id))
-            write_audit(connection, by, "webhook.deleted", webhook_id, {"url": found.url})
+            written_down(connection, found, by, "deleted", url=found.url)
             return found
 
 
@@ -154,6 +155,6 @@ def _one(connection: Connection, statement: Select[Any], webhook_id: str, worksp
     return webhook_of(row)
 
 
-def write_audit(connection: Connection, by: str, action: str, subject: str, data: Mapping[str, Any]) -> None:
+def written_down(connection: Connection, webhook: Webhook, by: str, what: str, **data: Any) -> None:
     """A row of the audit."""
-    record(connection, [entry(by, action, subject, data)])
+    record(connection, [entry(by, f"webhook.{what}", webhook.id, {"workspace_id": webhook.workspace_id, **data})])
