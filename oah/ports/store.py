@@ -29,6 +29,7 @@ from oah.ports.audit import AuditStore
 from oah.ports.children import ChildrenStore
 from oah.ports.commands import CommandKind, CommandStore, WorkerCommand
 from oah.ports.dead_letters import DeadLetterStore
+from oah.ports.figures import FigureStore
 from oah.ports.jobs import JobStore
 from oah.ports.requeue import RequeueStore
 from oah.ports.retention import RetentionStore
@@ -293,6 +294,7 @@ class Store(
     WebhookStore,
     RequeueStore,
     AuditStore,
+    FigureStore,
     RetentionStore,
     Protocol,
 ):

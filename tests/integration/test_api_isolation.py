@@ -24,6 +24,7 @@ BODIES = {
     ("PATCH", "/v1/sessions/{session_id}"): {"title": "taken over"},
     ("POST", "/v1/sessions/{session_id}/runs"): {"input": "echo stolen"},
     ("POST", "/v1/runs/{run_id}/input"): {"input": "y"},
+    ("POST", "/v1/runs/{run_id}/cancel"): {},
     ("POST", "/v1/runs/{run_id}/requeue"): {"reason": "stolen"},
     ("POST", "/v1/runs/requeue"): {"filter": {"status": "failed"}},
     ("PATCH", "/v1/runs/{run_id}"): {"note": "read by others"},

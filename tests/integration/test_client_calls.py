@@ -96,7 +96,7 @@ def test_the_rest_of_the_methods(api):
 
 
 def test_lists_follow_their_pages(api, monkeypatch):
-    monkeypatch.setattr("oah.client.client.PAGE", 3)
+    monkeypatch.setattr("oah.client.calls.PAGE", 3)
     client = api.client()
     session = client.create_session("shell")["id"]
     client.submit_many([{"session_id": session, "input": str(index)} for index in range(10)])

@@ -34,7 +34,7 @@ from oah.adapters.sql.governance_tables import DEAD, dead_letters, jobs
 from oah.adapters.sql.jobs import advance
 from oah.adapters.sql.letters import put, write_down
 from oah.adapters.sql.pages import paged
-from oah.adapters.sql.requeues import queue_again
+from oah.adapters.sql.put_back import queue_again
 from oah.adapters.sql.rows import RUN_COLUMNS, parsed, required, run_of
 from oah.adapters.sql.rows import moment as moment_of
 from oah.adapters.sql.tables import runs

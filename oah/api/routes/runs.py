@@ -14,7 +14,6 @@ from oah.api.render import (
     attempt_document,
     error_document,
     page,
-    receipt_document,
     run_document,
     step_document,
 )
@@ -33,7 +32,7 @@ from oah.core.model.workspace import Scope
 from oah.core.policy import admission
 from oah.errors import NotFound
 from oah.ports.store import RunFilter
-from oah.services import cancel, explain, requeue, workspaces
+from oah.services import cancel, explain, workspaces
 
 router = APIRouter(prefix="/v1", tags=["runs"])
 
