@@ -13,6 +13,7 @@ from oah.cli.connection import Connection, actor, pass_connection
 from oah.cli.direct import direct_store
 from oah.cli.failures import Exit, complain
 from oah.cli.output import Document, age, cell, emit_json, field, json_option, listing, showing, write_text
+from oah.cli.stops import cancel, steer
 
 if TYPE_CHECKING:
     from oah.client import Client, Event
@@ -22,6 +23,8 @@ STATUSES = ("queued", "running", "waiting_tool", "completed", "failed", "cancell
 TERMINAL = frozenset({"completed", "failed", "cancelled", "timed_out"})
 CLASSES = ("interactive", "subagent", "background")
 ORDERS = ("strict", "skip_failed")
+
+ON_BUSY = ("enqueue", "reject", "interrupt", "rollback", "steer")
 
 _SO_FAR_SECONDS = 1.0
 """How long `logs` without `--follow` listens to a run that is still active."""
@@ -44,6 +47,10 @@ def run() -> None:
     """Pieces of work for a session."""
 
 
+run.add_command(cancel)
+run.add_command(steer)
+
+
 @run.command()
 @click.argument("session_id", metavar="SESSION")
 @click.argument("text", metavar="TEXT|-")
@@ -52,7 +59,7 @@ def run() -> None:
 @click.option("--class", "run_class", type=click.Choice(CLASSES), help="How urgent; interactive when left out.")
 @click.option("--delay", type=DURATION, help="Not before this has passed.")
 @click.option("--idempotency-key", help="The same key and text again answer with the first run.")
-@click.option("--on-busy", help="What to do when the session is busy: enqueue (default) or reject.")
+@click.option("--on-busy", type=click.Choice(ON_BUSY), help="What to do when the session is busy; enqueue by default.")
 @click.option("--timeout", type=DURATION, help="End an attempt that takes longer.")
 @click.option("--max-retries", type=click.IntRange(0, 100), help="Further attempts after a failed one.")
 @click.option("--retry-initial", type=DURATION, help="The pause before the first of them; it doubles each time.")
@@ -259,15 +266,6 @@ def recording(connection: Connection, /, run_id: str, *, attempt: int | None, ou
     with click.open_file(output, "wb") as file:
         file.write(cast)
     click.echo(output)
-
-
-@run.command()
-@click.argument("run_id", metavar="RUN")
-@json_option
-@pass_connection
-def cancel(connection: Connection, /, run_id: str, *, as_json: bool) -> None:
-    """Take a run out of the queue, or end it where it runs."""
-    _report(connection.client.cancel(run_id), as_json=as_json)
 
 
 def requeue_one(connection: Connection, run_id: str, *, as_json: bool) -> None:

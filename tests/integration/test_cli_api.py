@@ -115,6 +115,40 @@ def test_cancel_of_a_running_run_and_logs_so_far(session: str) -> None:
     assert document("run", "show", run)["status"] == "cancelled"
 
 
+def test_a_busy_session_is_spoken_to_interrupted_and_cancelled_by_force(session: str) -> None:
+    reads = "echo ready; read -r line; echo heard $line; trap '' INT TERM; while :; do sleep 1; done"
+    live = call("run", "submit", session, reads).stdout.strip()
+    eventually(lambda: "ready" in call("run", "logs", live).stdout, within=30)
+    assert call("run", "submit", session, "echo no", "--on-busy", "reject").exit_code == 4
+    assert call("run", "steer", session, "you there").stdout == f"{live} delivered\n"
+    eventually(lambda: "heard you there" in call("run", "logs", live).stdout, within=30)
+    waiting = call("run", "submit", session, "echo second").stdout.strip()
+    urgent = call("run", "submit", session, "echo first", "--on-busy", "interrupt").stdout.strip()
+    assert [run["id"] for run in document("session", "queue", session)["items"]] == [live, urgent, waiting]
+    begun = time.monotonic()
+    answers = call("run", "cancel", live, waiting, "run_none", "--force")
+    assert (answers.exit_code, answers.stdout) == (3, f"{live} signalled\n{waiting} removed\n")
+    assert "run_none" in answers.stderr
+    assert call("run", "wait", urgent).exit_code == 0
+    assert time.monotonic() - begun < 10, "the ladder alone takes 15 s"
+    assert document("run", "show", live)["stop_reason"] == "interrupt"
+    items = json.loads(call("run", "cancel", live, waiting, "--json").stdout)["items"]
+    assert [item["result"] for item in items] == ["too_late", "too_late"]
+
+
+def test_an_agent_that_takes_no_text() -> None:
+    session = call("session", "create", "--agent", "exec").stdout.strip()
+    run = call("run", "submit", session, "echo begun; sleep 60").stdout.strip()
+    eventually(lambda: "begun" in call("run", "logs", run).stdout, within=30)
+    refused = call("run", "steer", session, "hello")
+    assert refused.exit_code == 4 and "steer" not in refused.stdout
+    assert call("run", "cancel", run, "--grace", "200ms").exit_code == 0
+    assert call("run", "wait", run).exit_code == 1
+    queued = document("run", "steer", session, "echo now a run")
+    assert queued["delivery"] == "queued"
+    assert call("run", "wait", queued["id"]).exit_code == 0
+
+
 def test_delay_and_timeout(session: str) -> None:
     later = call("run", "submit", session, "echo later", "--delay", "1h").stdout.strip()
     assert document("run", "show", later)["deferred"]
