@@ -147,6 +147,22 @@ class WebhookSettings(Section):
     """How long a receiver that answers nothing well is left alone."""
 
 
+class HookSettings(Section):
+    """One hook of a deployment: called around every run that a worker executes."""
+
+    name: str
+    when: tuple[str, ...]
+    command: tuple[str, ...] | None = None
+    """The program and its words; no shell."""
+    url: str | None = None
+    timeout_seconds: float = 10
+
+    @field_validator("when", mode="before")
+    @classmethod
+    def _several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+
 class JobsSettings(Section):
     """Maintenance jobs, beside a controller or an API with embedded workers."""
 
@@ -184,6 +200,8 @@ class Settings(BaseSettings):
     retention: RetentionSettings = RetentionSettings()
     redis: RedisSettings = RedisSettings()
     retry: RetrySettings = RetrySettings()
+    hooks: tuple[HookSettings, ...] = ()
+    """Hooks of the deployment; those of a profile are called after them."""
     jobs: JobsSettings = JobsSettings()
     webhooks: WebhookSettings = WebhookSettings()
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from oah.adapters.blobs.directory import DirectoryBlobs
+from oah.adapters.hooks.caller import HookCalls
 from oah.adapters.inprocess.noop import AgentsByProfile, NoopAgents
 from oah.adapters.pty.agents import Surroundings
 from oah.adapters.pty.factory import PtyAgents
@@ -18,7 +19,10 @@ from oah.adapters.sql.history import HistoryFile
 from oah.adapters.system.figures import ProcessGauge
 from oah.bootstrap.hardening import shield_worker
 from oah.bootstrap.kit import PROFILES_DIR, Kit, needs_a_server, oah_version, open_kit, run
+from oah.bootstrap.webhooks import http_sender
+from oah.core.dialogue.hooks import hooks_from
 from oah.core.dialogue.profile import Profile
+from oah.core.model.hook import Hook
 from oah.core.model.lane import Lane
 from oah.core.policy import claim_order, retry
 from oah.runtime.group import Group
@@ -90,6 +94,8 @@ def worker_of(
         figures=gauge.read,
         data_dir=settings.data_dir,
         one_engine=settings.database.startswith("sqlite"),
+        hooks=_hooks(settings, catalogue),
+        hook_caller=HookCalls(http_sender(settings)),
         address=address,
         api_url=api_url or (lambda: settings.api_url),
         on_drain=on_drain,
@@ -109,6 +115,14 @@ def _retry_rules(settings: Settings, catalogue: Mapping[str, Profile]) -> Callab
     )
     rules = {name: retry.merged(deployment, profile.retry) for name, profile in catalogue.items()}
     return lambda profile: rules.get(profile, deployment)
+
+
+def _hooks(settings: Settings, catalogue: Mapping[str, Profile]) -> Callable[[str], tuple[Hook, ...]]:
+    """Those of the deployment, then those of the profile. Raises InvalidRequest `invalid_hook`."""
+    tables = [hook.model_dump(exclude_none=True) for hook in settings.hooks]
+    everywhere = hooks_from(tables, source="settings")
+    own = {name: profile.hooks for name, profile in catalogue.items()}
+    return lambda profile: (*everywhere, *own.get(profile, ()))
 
 
 def _agents(kit: Kit, identity: Identity, host: PtyHost, catalogue: Mapping[str, Profile]) -> AgentsByProfile:

@@ -23,6 +23,7 @@ from oah.ports.agent import Agent, AgentSpec, TurnRequest, TurnResult, TurnStatu
 from oah.ports.store import OutputChunk, Settlement
 from oah.services.run_keys import run_key
 from oah.worker.context import WorkerContext
+from oah.worker.hooks import Hooks
 from oah.worker.parked import Parked
 from oah.worker.retries import PlanRetries
 from oah.worker.settler import Settler
@@ -93,6 +94,7 @@ class Attempts:
         cordon: Callable[[str], None],
         draining: Callable[[], bool],
         mark_now: Callable[[], None],
+        hooks: Hooks,
     ) -> None:
         self._context = context
         self._table = table
@@ -102,6 +104,7 @@ class Attempts:
         self._draining = draining
         self._retries = PlanRetries(context.retry_rules, context.ids.chance)
         self._mark_now = mark_now
+        self._hooks = hooks
 
     def __call__(self, assignment: Assignment) -> None:
         """Run it and hand the ending to the settler; nothing when the session was lost."""
@@ -112,7 +115,8 @@ class Attempts:
             self._table.drop(fence.session_id, fence.token)
             return
         if isinstance(ending, Finished):
-            ending = replace(ending, settlement=self._with_retry(assignment, ending.settlement))
+            settlement = self._with_retry(assignment, ending.settlement)
+            ending = replace(ending, settlement=settlement, assignment=assignment)
         kept = isinstance(ending, Finished) and ending.agent is not None
         if not kept:
             self._table.agent(fence.session_id, fence.token, None)
@@ -130,13 +134,9 @@ class Attempts:
         entry = self._table.by_run(fence)
         if entry is None:
             return None
-        if self._too_late(entry) or assignment.give_back or self._draining():
-            if not self._end_warm(fence.session_id):
-                return self._unkillable(assignment, begun, "")
-            return Returned(fence, assignment.ready_class)
-        expired = self._expired(assignment.started.run)
-        if expired is not None:
-            return self._not_begun(assignment, begun, expired)
+        refused = self._refused(assignment, entry, begun)
+        if refused is not None:
+            return refused
         try:
             agent, kind = self._agent(assignment, entry)
         except LeaseError:
@@ -148,6 +148,19 @@ class Attempts:
             log.exception("opening the agent of %s", fence.session_id)
             return self._not_opened(assignment, begun, AgentError(repr(error), code="agent_error"))
         return self._turn(assignment, entry, agent, kind, begun)
+
+    def _refused(self, assignment: Assignment, entry: Entry, begun: float) -> Ending | None:
+        """The ending of an attempt for which no agent is to be opened; None: go on."""
+        expired = self._expired(assignment.started.run)
+        if expired is not None:
+            return self._not_begun(assignment, begun, expired)
+        if not self._too_late(entry):
+            self._hooks.before(assignment, stop=lambda: entry.cancel_requested or assignment.is_withdrawn())
+        if self._too_late(entry) or assignment.give_back or self._draining():
+            if not self._end_warm(assignment.fence.session_id):
+                return self._unkillable(assignment, begun, "")
+            return Returned(assignment.fence, assignment.ready_class)
+        return None
 
     def _turn(self, assignment: Assignment, entry: Entry, agent: Agent, kind: str, begun: float) -> Ending | None:
         run, fence = assignment.started.run, assignment.fence

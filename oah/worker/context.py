@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
+from oah.core.model.hook import Hook
 from oah.core.model.ids import WorkerId
 from oah.core.model.lane import Lane
 from oah.core.policy import claim_order, retry
@@ -16,6 +17,7 @@ from oah.ports.broker import Broker
 from oah.ports.clock import Clock, Ids
 from oah.ports.epochs import EpochSource
 from oah.ports.history import OutcomeLog
+from oah.ports.hooks import HookCaller, NoHookCaller
 from oah.ports.store import Store
 from oah.ports.telemetry import Telemetry
 from oah.ports.terminal import AgentHost
@@ -95,6 +97,9 @@ class WorkerContext:
     """SQLite has one writer: claimer and settler share a thread."""
     address: Callable[[], str | None] = lambda: None
     """``host:port`` of the private endpoint, once it listens."""
+    hooks: Callable[[str], tuple[Hook, ...]] = lambda profile: ()
+    """Of a profile, those of the deployment first."""
+    hook_caller: HookCaller = field(default_factory=NoHookCaller)
     api_url: Callable[[], str | None] = lambda: None
     """Where agents reach the API; told to them in ``OAH_API_URL``."""
     on_drain: Callable[[], None] = lambda: None

@@ -65,6 +65,8 @@ class Settler:
         """Told when a parked session of ours is called already."""
         self.happened: Callable[[Sequence[tuple[SessionId, int]]], None] = lambda hints: None
         """Told of committed events: (session, last number)."""
+        self.over: Callable[[Finished, AfterRun], None] = lambda item, after: None
+        """Told of each attempt that is settled."""
         self.settled: Callable[[], None] = lambda: None
         """Told after each batch: outcomes that bounded the claims are gone."""
 
@@ -226,6 +228,7 @@ class Settler:
                 self._refused(item)
                 continue
             self._count(item, after)
+            self.over(item, after)
             if item.agent is not None and after.voided:
                 self._end_voided(item, item.agent, after)
                 continue
@@ -249,6 +252,8 @@ class Settler:
 
     def _count(self, item: Finished, after: AfterRun) -> None:
         outcome = item.settlement.outcome
+        if outcome.status is RunStatus.TIMED_OUT and outcome.error is not None:
+            self._context.telemetry.count("oah_timeouts_total", code=outcome.error.code)
         if item.settlement.retry is not None and after.status is RunStatus.QUEUED:
             code = None if outcome.error is None else outcome.error.code
             self._context.telemetry.count("oah_retries_total", reason=retry.label(code))

@@ -193,7 +193,7 @@ class Table:
         """Somebody wants the run stopped. True: that is news, and the run is ours."""
         with self._lock:
             entry = self._mine(stop.fence.session_id, stop.fence.token)
-            if entry is None or entry.fence != stop.fence or entry.cancel_requested:
+            if entry is None or entry.fence != stop.fence or entry.stop_reason is not None:
                 return False
             entry.cancel_requested, entry.stop_reason = True, stop.reason
             return True

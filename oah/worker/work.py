@@ -47,6 +47,8 @@ class Finished:
     seconds: float
     """How long the attempt took."""
     agent: Agent | None = None
+    assignment: Assignment | None = None
+    """What was executed, for those who are told of its end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from oah.worker.claimer import Claimer
 from oah.worker.context import WorkerContext
 from oah.worker.ear import Ear
 from oah.worker.engine import Engine
+from oah.worker.hooks import Hooks
 from oah.worker.keeper import Keeper
 from oah.worker.parked import Parked, Warm
 from oah.worker.settler import Settler
@@ -47,6 +48,9 @@ CLAIMS_END = 5.0
 FLUSH_ENDS = 10.0
 """Seconds that a drain waits for outcomes to be recorded."""
 
+
+HOOKS_END = timedelta(seconds=5)
+"""How long a drain waits for hooks of runs that have ended."""
 
 PARTS_END = 3.0
 """Seconds that a drain waits for its threads: one that hangs in a store is left behind, it starts nothing any more."""
@@ -82,8 +86,9 @@ class Worker(ThreadComponent):
         self._settler.happened = self._teller.happened
         self._settler.called = self._claimer.hint
         self._settler.settled = self._settled
-        self._speaker = Speaker(context, self.table, self._slots)
-        self._speaker.happened = self._teller.happened
+        self._hooks, self._speaker = Hooks(context), Speaker(context, self.table, self._slots)
+        self._hooks.happened = self._speaker.happened = self._teller.happened
+        self._settler.over = self._hooks.over
         self._keeper = Keeper(context, self.table, self._slots, self._settler)
         self._keeper.parked = self._parked
         self._keeper.taking = lambda: not self._cordoned
@@ -96,6 +101,7 @@ class Worker(ThreadComponent):
             cordon=self._cordon_self,
             draining=lambda: self._draining,
             mark_now=self._mark_now,
+            hooks=self._hooks,
         )
         self._ear = Ear(context, self._claimer, look=self._look)
         self._vigil = Vigil(context)
@@ -238,6 +244,7 @@ class Worker(ThreadComponent):
         self._flush()
         self._end_parked()  # also of those whose last turn was recorded just now
         self._flush()
+        self._hooks.stop(HOOKS_END)
         for part in (self._ear, *self._loops, *reversed(self._engines), self._teller):
             part.stop(timedelta(0))
         begun = self._context.clock.monotonic()
@@ -300,8 +307,11 @@ class Worker(ThreadComponent):
 
     def stop_runs(self, stops: tuple[Stop, ...]) -> None:
         """Somebody wants these runs stopped; their slots see it within a quarter of a second."""
-        for stop in stops:
-            self.table.stop(stop)
+        news = {stop.fence: stop for stop in stops if self.table.stop(stop)}
+        for assignment in self._slots.working if news else ():
+            stop = news.get(assignment.fence)
+            if stop is not None:
+                self._hooks.asked_to_stop(assignment, by=stop.by, reason=stop.reason.value)
 
     def _look(self) -> None:
         """Control said "look": commands and cancels are rows in SQL."""

@@ -18,6 +18,7 @@ from oah.ports.broker import Claimed, ClaimReply, Free, Freed, Target
 from oah.ports.store import AfterRun, AlreadyActive, IsHeld, NothingEligible
 from oah.worker.attempt import Attempts
 from oah.worker.claimer import Claimer
+from oah.worker.hooks import Hooks
 from oah.worker.keeper import Keeper
 from oah.worker.parked import Parked
 from oah.worker.settler import Settler
@@ -202,6 +203,7 @@ def test_a_warm_agent_that_cannot_be_bound_is_ended_before_its_session_goes_on()
         cordon=lambda reason: None,
         draining=lambda: False,
         mark_now=lambda: None,
+        hooks=Hooks(desk.context),
     )
     attempts(assignment)
     assert desk.agent.closed == 1 and desk.settler.unsettled == 1

@@ -89,6 +89,14 @@ _RUNS = (
         "Attempts and queued runs that a limit ended, by its code",
         code=_of("run_timeout", "deadline_exceeded", "start_timeout", "idle_timeout", "step_timeout", "model_timeout"),
     ),
+    _counter(
+        "oah_hooks_total",
+        "Hooks called around runs, by moment and how it went",
+        when=_of(
+            *("before_run", "after_run", "on_cancel", "on_completed", "on_failed", "on_cancelled", "on_timed_out")
+        ),
+        outcome=_of("ok", "failed", "timeout", "dropped"),
+    ),
     _counter("oah_runs_quarantined_total", "Runs set aside after their recovery attempts were spent"),
     _counter(
         "oah_writes_refused_total",
