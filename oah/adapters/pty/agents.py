@@ -260,6 +260,7 @@ class PtyAgent:
         return Facts(
             timed_out=watch.timed_out,
             cancelled=watch.cancelled,
+            signalled=watch.signalled,
             status=status,
             message=message,
             exited=notice is not None,

@@ -61,6 +61,11 @@ class Watch:
     def cancelled(self) -> bool:
         return self._cancelled_at is not None
 
+    @property
+    def signalled(self) -> bool:
+        """The cancel has gone beyond the interrupt key."""
+        return self._rung > Rung.KEY
+
     def over(self) -> bool:
         """Whether the turn ends here: its tree was killed, or its program ended. Takes the rungs of a cancel that are
         due."""
