@@ -21,7 +21,7 @@ from oah.ports.webhooks import Round, Sending, Tried
 
 log = logging.getLogger(__name__)
 
-HOLD = timedelta(seconds=30)
+HOLD = timedelta(seconds=10)
 """Beyond its time-out, how long a try belongs to who took it: time to record it on a busy machine."""
 SLICE = timedelta(seconds=5)
 """How long a webhook may go on before others have their turn."""
