@@ -241,9 +241,16 @@ def _prune_events(connection: Connection, cutoff: datetime, after: Mark | None, 
     if after is not None:
         statement = statement.where(sessions.c.id > after.keys[0])
     names = connection.execute(statement).scalars().all()
-    first = select(func.min(run_events.c.number)).where(run_events.c.session_id == sessions.c.id).scalar_subquery()
+    oldest = run_events.alias("oldest")
+    first = (
+        select(func.min(oldest.c.number))
+        .where(oldest.c.session_id == sessions.c.id)
+        .correlate(sessions)
+        .scalar_subquery()
+    )
     aged = (
         select(sessions.c.id)
+        .select_from(sessions)
         .join(run_events, and_(run_events.c.session_id == sessions.c.id, run_events.c.number == first))
         .where(sessions.c.id.in_(names), run_events.c.at < cutoff)
         .order_by(sessions.c.id)
