@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oah.cli.arguments import DURATION, given, limit_option, read_text, workspace_option
-from oah.cli.connection import Connection, actor, pass_connection
-from oah.cli.direct import direct_store
+from oah.cli.connection import Connection, pass_connection
 from oah.cli.failures import Exit, complain
+from oah.cli.inside import give_input, steps
 from oah.cli.output import Document, age, cell, emit_json, field, json_option, listing, showing, write_text
 from oah.cli.stops import cancel, steer
 
 if TYPE_CHECKING:
     from oah.client import Client, Event
-    from oah.settings import Settings
 
 STATUSES = ("queued", "running", "waiting_tool", "completed", "failed", "cancelled", "timed_out")
 TERMINAL = frozenset({"completed", "failed", "cancelled", "timed_out"})
@@ -49,6 +48,8 @@ def run() -> None:
 
 run.add_command(cancel)
 run.add_command(steer)
+run.add_command(give_input)
+run.add_command(steps)
 
 
 @run.command()
@@ -61,6 +62,9 @@ run.add_command(steer)
 @click.option("--idempotency-key", help="The same key and text again answer with the first run.")
 @click.option("--on-busy", type=click.Choice(ON_BUSY), help="What to do when the session is busy; enqueue by default.")
 @click.option("--timeout", type=DURATION, help="End an attempt that takes longer.")
+@click.option("--start-timeout", type=DURATION, help="End it unless it is started within this.")
+@click.option("--idle-timeout", type=DURATION, help="End an attempt that makes no progress for so long.")
+@click.option("--step-timeout", type=DURATION, help="End an attempt when a step in it takes longer.")
 @click.option("--max-retries", type=click.IntRange(0, 100), help="Further attempts after a failed one.")
 @click.option("--retry-initial", type=DURATION, help="The pause before the first of them; it doubles each time.")
 @click.option("--retry-factor", type=click.FloatRange(1, 1_000), help="By how much the pause grows instead.")
@@ -268,27 +272,13 @@ def recording(connection: Connection, /, run_id: str, *, attempt: int | None, ou
     click.echo(output)
 
 
-def requeue_one(connection: Connection, run_id: str, *, as_json: bool) -> None:
-    """What ``oah run requeue`` and ``oah requeue`` both do."""
-    _report(connection.client.requeue(run_id), as_json=as_json)
-
-
-def requeue_directly(settings: Settings, run_id: str, *, as_json: bool) -> None:
-    """``oah requeue --direct``: committed in SQL; the leader's relay lets the broker hear of it."""
-    from oah.core.model.ids import RunId
-
-    with direct_store(settings) as store:
-        accepted = store.requeue(RunId(run_id), None, by=actor())
-    _report({"id": str(accepted.run.id), "status": str(accepted.run.status)}, as_json=as_json)
-
-
 @run.command()
 @click.argument("run_id", metavar="RUN")
 @json_option
 @pass_connection
 def requeue(connection: Connection, /, run_id: str, *, as_json: bool) -> None:
     """Put an ended run back to queued: it becomes eligible now, its counters restart."""
-    requeue_one(connection, run_id, as_json=as_json)
+    _report(connection.client.requeue(run_id), as_json=as_json)
 
 
 def _report(answer: Document, *, as_json: bool) -> None:

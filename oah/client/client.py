@@ -5,12 +5,14 @@ reference names them. Lists come as whole lists (pages are followed) unless ``li
 
 Sessions:   create_session, sessions, session, update_session, close_session, session_queue, pause_session,
             resume_session
-Runs:       submit, submit_many, run, runs, wait, stream, cancel, requeue, send_input, note, result, output,
-            attempts, steps, recording
+Runs:       submit, submit_many, run, runs, wait, stream, cancel, requeue, note, result, output,
+            attempts, recording
+Inside:     steps, send_input, begin_step, end_step, report_progress, begin_wait, resume_run
 Fleet:      workers, worker, cordon, uncordon, drain, queue, recovery, diagnosis, controller, agents
 Tenancy:    workspaces, workspace, create_workspace, update_workspace, keys, create_key, revoke_key
 Webhooks:   create_webhook, webhooks, webhook, update_webhook, delete_webhook, test_webhook, webhook_deliveries,
             webhook_delivery, redeliver
+Jobs:       requeue_many, jobs, job, job_items, wait_job, cancel_job, audit
 Dead letters: dead_letters, dead_letter, redrive, purge
 Health:     health, ready, metrics
 
@@ -30,6 +32,8 @@ from typing import Any, TypedDict
 import httpx
 
 from oah.client.calls import given, moment, part, seconds
+from oah.client.inside import InsideCalls
+from oah.client.jobs import JobCalls
 from oah.client.letters import LetterCalls
 from oah.client.sse import RUN_ENDS, Event, follow
 from oah.client.tenancy import TenancyCalls
@@ -53,7 +57,7 @@ class SubmitItem(TypedDict, total=False):
     metadata: Mapping[str, Any]
 
 
-class Client(TenancyCalls, WebhookCalls, LetterCalls):
+class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls):
     """A connection to one API. ``timeout`` (seconds) bounds each answer, ``retries`` how often a call is repeated."""
 
     def __init__(
@@ -143,6 +147,9 @@ class Client(TenancyCalls, WebhookCalls, LetterCalls):
         run_at: datetime | None = None,
         timeout: timedelta | float | None = None,
         deadline: datetime | None = None,
+        start_timeout: timedelta | float | None = None,
+        idle_timeout: timedelta | float | None = None,
+        step_timeout: timedelta | float | None = None,
         max_retries: int | None = None,
         retry: Mapping[str, Any] | None = None,
         order: str | None = None,
@@ -152,6 +159,9 @@ class Client(TenancyCalls, WebhookCalls, LetterCalls):
         idempotency_key: str | None = None,
     ) -> Json:
         """Accept a run; when this returns, its row is committed. ``{id, status, position, replayed}``.
+
+        ``timeout``: of one attempt, ``deadline``: of all of it, ``start_timeout``: until its first start,
+        ``idle_timeout``: without progress, ``step_timeout``: of a step that names none of its own.
 
         ``max_retries``: further attempts after failed ones (left out: what the agent's profile says), ``retry``: their
         pauses (``initial_seconds``, ``factor``, ``max_seconds``, ``jitter``) and error codes (``on``), ``order``: the
@@ -165,6 +175,9 @@ class Client(TenancyCalls, WebhookCalls, LetterCalls):
             input=input,
             timeout_seconds=seconds(timeout),
             deadline=moment(deadline),
+            start_timeout_seconds=seconds(start_timeout),
+            idle_timeout_seconds=seconds(idle_timeout),
+            step_timeout_seconds=seconds(step_timeout),
             max_retries=max_retries,
             retry=retry or None,
             order=order,
@@ -239,14 +252,6 @@ class Client(TenancyCalls, WebhookCalls, LetterCalls):
         body = given(grace_seconds=seconds(grace), force=force or None)
         return self._one("POST", f"/v1/runs/{part(run_id)}/cancel", body=body or None)
 
-    def requeue(self, run_id: str) -> Json:
-        """A terminal run becomes eligible again now. Raises Conflict ``run_requeue_invalid_status``."""
-        return self._one("POST", f"/v1/runs/{part(run_id)}/requeue", once=True)
-
-    def send_input(self, run_id: str, text: str) -> Json:
-        """Answer a run that waits. Raises Conflict when it does not."""
-        return self._one("POST", f"/v1/runs/{part(run_id)}/input", body={"input": text})
-
     def note(self, run_id: str, note: str) -> Json:
         """Write an operator's note on a run."""
         return self._one("PATCH", f"/v1/runs/{part(run_id)}", body={"note": note})
@@ -262,10 +267,6 @@ class Client(TenancyCalls, WebhookCalls, LetterCalls):
     def attempts(self, run_id: str) -> list[Json]:
         """Every execution of the run, and why it was started."""
         return self._list(f"/v1/runs/{part(run_id)}/attempts", {})
-
-    def steps(self, run_id: str) -> list[Json]:
-        """What happened to the run, system steps included."""
-        return self._list(f"/v1/runs/{part(run_id)}/steps", {})
 
     def recording(self, run_id: str, *, attempt: int | None = None) -> bytes:
         """The asciicast of an attempt (the last one by default). Raises NotFound ``no_recording``."""
