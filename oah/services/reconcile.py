@@ -118,8 +118,8 @@ class Reconcile:
         misplaced = self._misplaced(epoch, sessions)
         self._doubt(misplaced)
         doubtful = {session.session_id for session, _ in misplaced}
-        # The others are told once more: a leased one has heard of it, the owner of a parked one is called, a hold has its
-        # end. What only a stale owner has is recovery's.
+        # The others are told once more: a leased one has heard of it, the owner of a parked one is called, a hold has
+        # its end. What only a stale owner has is recovery's.
         lease = self._rules.lease
         self._places.put(
             epoch,
