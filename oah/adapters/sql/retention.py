@@ -1,7 +1,7 @@
 """Deletes of what has aged out, a window at a time.
 
 A window is chosen by an index on age and a limit, never by what may go: a lap costs what is old, not what there is.
-Ended runs are locked before their children go, so that a requeue either comes before (and keeps them) or finds nothing.
+The sessions of ended runs are locked before these go: a requeue either comes before and keeps its run, or finds none.
 Events go as a prefix of their session: the numbers that are left have no gaps.
 """
 
@@ -154,20 +154,21 @@ class Retention(Aggregate):
         return AgedRuns(tuple(RunId(row.id) for row in going), tuple(blobs), _mark(window, limit))
 
     def prune_runs(self, runs_: Sequence[RunId], age: timedelta) -> int:
-        """Locked, looked at again, and deleted with what belongs to them."""
+        """Their sessions are locked as for every change of a run, but not waited for: one that somebody works on keeps
+        its old runs until the next lap."""
         if not runs_:
             return 0
         with self._database.write() as connection:
             self._database.by_index(connection)
-            still = (
-                select(runs.c.id)
-                .where(
-                    runs.c.id.in_(runs_),
-                    text(ENDED),
-                    runs.c.ended_at < _cutoff(connection, age),
-                    _needed_by_nobody(with_events=False),
-                )
-                .with_for_update(skip_locked=True, of=runs)
+            theirs = select(runs.c.session_id).where(runs.c.id.in_(runs_))
+            locked = select(sessions.c.id).where(sessions.c.id.in_(theirs)).with_for_update(skip_locked=True)
+            free = connection.execute(locked).scalars().all()
+            still = select(runs.c.id).where(
+                runs.c.id.in_(runs_),
+                runs.c.session_id.in_(free),
+                text(ENDED),
+                runs.c.ended_at < _cutoff(connection, age),
+                _needed_by_nobody(with_events=False),
             )
             ids = connection.execute(still).scalars().all()
             for table in (run_steps, run_attempts):
