@@ -171,7 +171,14 @@ def recovery_document(run: Run) -> Document | None:
     if run.recovery is None and run.recovery_state is None:
         return None
     recorded = dict(run.recovery or {})
-    return {**recorded, "state": run.recovery_state, "attempts": recorded.get("attempts", run.recovery_attempts)}
+    earlier = recorded.get("total") or {}  # of the lives before the last manual requeue
+    now = {"recovery_attempts": run.recovery_attempts, "failed_attempts": run.failed_attempts}
+    return {
+        **recorded,
+        "state": run.recovery_state,
+        "attempts": recorded.get("attempts", run.recovery_attempts),
+        "total": {name: int(earlier.get(name, 0)) + count for name, count in now.items()},
+    }
 
 
 def attempt_document(attempt: Attempt) -> Document:

@@ -213,3 +213,10 @@ def test_an_empty_batch_and_impossible_values(clerk: Clerk) -> None:
     assert isinstance(clerk.send(clerk.new(delay=timedelta(seconds=-1)))[0], InvalidRequest)
     assert isinstance(clerk.send(clerk.new(due_at=datetime(2030, 1, 1)))[0], InvalidRequest)
     assert isinstance(clerk.send(clerk.new(metadata={"x": float("nan")}))[0], InvalidRequest)
+
+
+def test_the_event_of_a_submit_says_how_many_wait_before_it(clerk: Clerk) -> None:
+    clerk.submit()
+    clerk.send(clerk.new(), clerk.new())
+    events = clerk.store.events(SessionId("s1"), after=0, limit=10)
+    assert [(e.data["position"], e.data["queued_before"]) for e in events] == [(1, 0), (2, 1), (3, 2)]

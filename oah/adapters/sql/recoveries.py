@@ -17,7 +17,7 @@ from oah.adapters.sql.aggregate import Aggregate, Transaction, after, picked
 from oah.adapters.sql.columns import now
 from oah.adapters.sql.faults import translate
 from oah.adapters.sql.letters import bury
-from oah.adapters.sql.owners import ACTIVE, seen_at_of
+from oah.adapters.sql.owners import ACTIVE, asked_for, seen_at_of
 from oah.adapters.sql.rows import RUN_COLUMNS, run_of
 from oah.adapters.sql.statements import Look
 from oah.adapters.sql.tables import dispatch_epochs, run_attempts, runs, session_owners, workers
@@ -126,7 +126,8 @@ def _apply(transaction: Transaction, write: RecoveryWrite) -> tuple[RunStatus | 
     if run is None:
         transaction.close_if_empty(owner.session_id)
         return None, 0
-    action = RecoveryAction.CANCEL if run.cancel_requested_at is not None else write.action
+    wanted = run.cancel_requested_at is not None and asked_for(run.stop_reason)
+    action = RecoveryAction.CANCEL if wanted else write.action
     if action is RecoveryAction.DROP_OWNER:
         return None  # the row of a run that is active cannot go without a word about the run
     transaction.connection.execute(
@@ -180,6 +181,7 @@ def _change(run: Run, write: RecoveryWrite, action: RecoveryAction, stamp: str) 
             "error_message",
             "cancel_requested_at",
             "cancel_requested_by",
+            "stop_reason",
         )
         change.update(dict.fromkeys(cleared))
         return {**change, "queued_reason": "recovered", "queued_at": now(), "dispatched_epoch": ""}
@@ -224,7 +226,8 @@ def _tell(
         )
 
     if action is RecoveryAction.CANCEL:
-        return event(EventType.RUN_CANCELLED, {"by": run.cancel_requested_by or write.by})
+        by, why = run.cancel_requested_by or write.by, run.stop_reason or write.reason
+        return event(EventType.RUN_CANCELLED, {"by": by, "reason": why})
     facts = {
         "strategy": write.strategy,
         "attempts": run.recovery_attempts + 1,

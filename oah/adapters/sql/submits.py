@@ -170,7 +170,8 @@ class Batch:
             self._stopped[index] = self._stop(new, active, state)
         state.number += 1
         position = state.front if new.on_busy.stops else state.next_position
-        data = {"class": new.run_class, "position": position}
+        before = 0 if new.on_busy.stops else state.queued
+        data = {"class": new.run_class, "position": position, "queued_before": before}
         if index in self._stopped:
             data["stops"] = self._stopped[index].run_id
         self._rows[index] = RunRow(
