@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 STATUSES = ("queued", "running", "waiting_tool", "completed", "failed", "cancelled", "timed_out")
 TERMINAL = frozenset({"completed", "failed", "cancelled", "timed_out"})
+STRATEGIES = ("fail", "requeue_running", "requeue_all")
 CLASSES = ("interactive", "subagent", "background")
 ORDERS = ("strict", "skip_failed")
 
@@ -71,6 +72,8 @@ run.add_command(steps)
 @click.option("--retry-max", type=DURATION, help="No pause is longer.")
 @click.option("--retry-on", multiple=True, metavar="CODE", help="Only after this error; repeatable.")
 @click.option("--order", type=click.Choice(ORDERS), help="While it waits: hold the session (strict) or go on.")
+@click.option("--recovery-strategy", type=click.Choice(STRATEGIES), help="When its worker is lost.")
+@click.option("--recovery-max-attempts", type=click.IntRange(0, 1_000), help="Requeues by recovery at most.")
 @json_option
 @pass_connection
 @click.pass_context
@@ -90,8 +93,8 @@ def submit(
     if follow and as_json:
         raise click.UsageError("--follow and --json exclude each other; use --wait --json")
     client = connection.client
-    retry = _retry(options)
-    accepted = client.submit(session_id, read_text(text), **given(**options, retry=retry or None))
+    more = {"retry": _retry(options) or None, "recovery": _recovery(options) or None}
+    accepted = client.submit(session_id, read_text(text), **given(**options, **more))
     if not (wait or follow):
         if as_json:
             emit_json(accepted)
@@ -118,6 +121,12 @@ def _retry(options: dict[str, Any]) -> Document:
     names = {"initial_seconds": "retry_initial", "factor": "retry_factor", "max_seconds": "retry_max"}
     on = list(options.pop("retry_on"))
     return given(**{field: options.pop(option) for field, option in names.items()}, on=on or None)
+
+
+def _recovery(options: dict[str, Any]) -> Document:
+    """Takes the options about recovery out, as the document of the interface."""
+    strategy, attempts = options.pop("recovery_strategy"), options.pop("recovery_max_attempts")
+    return given(strategy=strategy, max_attempts=attempts)
 
 
 def _line(text: str) -> str:

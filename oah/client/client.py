@@ -153,6 +153,7 @@ class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls):
         max_retries: int | None = None,
         retry: Mapping[str, Any] | None = None,
         order: str | None = None,
+        recovery: Mapping[str, Any] | None = None,
         on_busy: str | None = None,
         parent_run_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -167,6 +168,9 @@ class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls):
         pauses (``initial_seconds``, ``factor``, ``max_seconds``, ``jitter``) and error codes (``on``), ``order``: the
         session waits meanwhile (``strict``) or goes on (``skip_failed``).
 
+        ``recovery``: what becomes of it when its worker is lost (``strategy``, ``max_attempts``); what is left out the
+        profile, the workspace or the deployment says.
+
         Repeats after a lost answer find the same run, by the key given or one made here. Raises Conflict
         (``session_busy``, ``idempotency_conflict``), LimitReached, NotFound, InvalidRequest, PayloadTooLarge.
         """
@@ -180,6 +184,7 @@ class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls):
             step_timeout_seconds=seconds(step_timeout),
             max_retries=max_retries,
             retry=retry or None,
+            recovery=recovery or None,
             order=order,
             on_busy=on_busy,
             parent_run_id=parent_run_id,
