@@ -17,11 +17,15 @@ from oah.adapters.embedded.open import open_server
 from oah.adapters.inprocess.jobs import InlineJobQueue
 from oah.adapters.pty.hardening import make_undumpable
 from oah.adapters.redis.connect import open_client
+from oah.adapters.system.clock import SystemClock
+from oah.adapters.system.ids import SystemIds
 from oah.bootstrap.kit import Kit, open_kit
 from oah.bootstrap.webhooks import deliver_webhook
 from oah.errors import OahError
 from oah.ports.broker import BrokerOptions
-from oah.ports.jobs import Handlers, JobQueue
+from oah.ports.jobs import Handlers, Job, JobQueue, UntoldQueue
+from oah.ports.requeue import RequeueFilter
+from oah.ports.store import Store
 from oah.runtime.child import ChildProcess
 from oah.runtime.component import Component
 from oah.runtime.loop import Loop
@@ -146,3 +150,22 @@ def _over_rq(settings: Settings) -> RqJobQueue:
     url = settings.jobs_url
     server = open_server(url, data_dir=settings.data_dir, binary=section.server)
     return RqJobQueue(open_client(url, options=options, server=server))
+
+
+def requeue_here(
+    store: Store, where: RequeueFilter, *, by: str, reason: str | None, seen: Callable[[Job], None]
+) -> Job:
+    """A requeue job asked for and done by this process (``--direct``); ``seen`` is told how far it came. Should this
+    process die, the leader has the job gone on with."""
+    clock, ids = SystemClock(), SystemIds()
+    job = requeue.ask_requeue(store, UntoldQueue(), ids, workspace_id=None, where=where, by=by, reason=reason)
+
+    def going_on() -> bool:
+        seen(store.job(job.id, None))
+        return True
+
+    work = requeue.RequeueWork(store, None, lambda: None)
+    run_job = RunJob(store, {requeue.KIND: work}, clock, ids, by, timedelta(seconds=30), going_on)
+    while run_job(job.id) is not None:
+        pass
+    return store.job(job.id, None)

@@ -140,10 +140,11 @@ LISTED = "listed"
 
 @dataclass(frozen=True, slots=True)
 class RequeueWork:
-    """The work of a requeue job: its list page by page, then its items in chunks. ``epoch``: the one believed in."""
+    """The work of a requeue job: its list page by page, then its items in chunks. ``epoch``: the one believed in;
+    ``broker`` None: the relay tells it."""
 
     store: Store
-    broker: Broker
+    broker: Broker | None
     epoch: Callable[[], EpochId | None]
 
     def __call__(self, job: Job, fence: JobFence) -> bool:
@@ -156,7 +157,8 @@ class RequeueWork:
         )
         if accepted is None:
             return True
-        _tell(self.broker, self.store, self._epoch(), accepted)
+        if self.broker is not None:
+            _tell(self.broker, self.store, self._epoch(), accepted)
         return False
 
     def _list(self, job: Job, fence: JobFence) -> None:
