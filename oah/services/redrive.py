@@ -19,6 +19,7 @@ from oah.ports.jobs import Job, JobFence, JobQueue
 from oah.ports.store import Store
 from oah.services import jobs
 from oah.services.jobs import Work
+from oah.services.place import Places
 from oah.services.submit import hear
 
 INLINE = 200
@@ -161,7 +162,10 @@ def _chunk(
     accepted = [each.accepted for each in done if each.accepted is not None]
     if accepted:
         try:
-            hear(broker, store, epoch(), accepted)
+            under = hear(broker, store, epoch(), accepted)
+            if under is not None:  # as after a requeue: who waited for a retry waits no longer
+                sessions = {each.run.session_id for each in accepted}
+                Places(store, broker).put(under, store.queued_sessions_of(list(sessions), under))
         except (Unavailable, LeaseError):
             return done  # committed: the relay lets the broker hear of them
     return done

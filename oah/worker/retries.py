@@ -6,6 +6,7 @@ last word: a cancel that came meanwhile, or the deadline, makes the outcome the 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -13,7 +14,10 @@ from datetime import timedelta
 from oah.core.model.retry import NO_WISH, RetryWish, retry_wish
 from oah.core.model.run import Run
 from oah.core.policy.retry import GiveUp, Retry, Rules, View, decide, merged
+from oah.errors import InvalidRequest
 from oah.ports.store import RetryPlan, Settlement
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,5 +45,9 @@ class PlanRetries:
 
 
 def _wish_of(run: Run) -> RetryWish:
-    wish = NO_WISH if run.retry is None else retry_wish(run.retry)
+    try:
+        wish = NO_WISH if run.retry is None else retry_wish(run.retry)
+    except InvalidRequest as error:  # accepted by a release that let more through
+        log.warning("run %s: %s", run.id, error.message)
+        wish = NO_WISH
     return wish if run.max_retries is None else replace(wish, max_retries=run.max_retries)

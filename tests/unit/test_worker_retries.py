@@ -64,6 +64,10 @@ def test_the_run_has_the_last_word() -> None:
     assert plan(replace(RUN, retry={"on": ["run_timeout"]}), timed_out) == RetryPlan(4 * SECOND, 2)
 
 
+def test_a_wish_that_no_release_of_today_lets_in_costs_no_slot() -> None:
+    assert plan(replace(RUN, retry={"on": ["worker_lost"], "tries": 3})) == RetryPlan(4 * SECOND, 2)
+
+
 def test_what_is_no_failure_or_comes_too_late_is_not_planned() -> None:
     assert plan(RUN, Settlement(F, Outcome(RunStatus.COMPLETED))) is None
     assert plan(RUN, failed("cancelled", RunStatus.CANCELLED)) is None
