@@ -316,3 +316,13 @@ def test_an_undecodable_session_id_is_only_a_name(desk: Desk) -> None:
 def test_lanes_of_other_pools_sleep_on(redis_server: Any, desk: Desk) -> None:
     desk.hear()
     assert desk.broker.wait(W1, [Lane("pool", "python")], timeout=SECOND / 20) is None
+
+
+def test_a_leader_lease_that_a_wrong_clock_has_written_ends_in_time(redis_server: Any, broker: Broker) -> None:
+    """Given while the clock was an hour ahead to one that has died: another leads after a lease, not after an hour."""
+    assert broker.lead("a", lease=LONG)
+    client = redis_server.client()
+    client.pexpire("oah:{g}:leader", 3_600_000)
+    assert not broker.lead("b", lease=timedelta(milliseconds=200))
+    assert client.pttl("oah:{g}:leader") <= 200
+    eventually(lambda: broker.lead("b", lease=LONG), within=5)

@@ -13,9 +13,10 @@ from pathlib import Path
 from oah.testing.ledger import Violation
 from oah.testing.verdict import find_violations
 from tests.support.chaos.facts import Witness, still_life
-from tests.support.chaos.plan import Plan, make_plan
+from tests.support.chaos.plan import Harm, Plan, make_plan
 from tests.support.chaos.stage import Stage, open_stage
 from tests.support.chaos.users import Told, Users
+from tests.support.waiting import eventually
 
 QUIET_WITHIN = 150.0
 """Seconds from healing to quiet: a few leases, on a machine that has other things to do."""
@@ -72,15 +73,20 @@ def _tell(stage: Stage, plan: Plan, story: Story) -> None:
     stage.fleet.wait_workers(within=60)
     for session in users.told.sessions:
         stage.fleet.client.resume_session(session)
+    _end_skewed(stage, plan, witness)
     quiet = _becomes_quiet(witness, story)
     took = time.monotonic() - healed
+    if quiet and _put_back(stage, witness):
+        quiet = _becomes_quiet(witness, story)
     figures, silent = still_life(witness, stage.fleet.client, stage.log) if quiet else ({}, [])
     if quiet:
         _becomes_quiet(witness, story)
+    users.told.cancels += [(run, {"result": "removed"}) for run in stage.skewed]
     facts = witness.facts(plan, users.told, figures, witness.residue() if quiet else [])
     mine = {row["id"] for row in facts.sessions} & set(users.told.sessions)
     story.violations += [v for v in find_violations(facts) if v.kind != "doubled" or v.session in mine]
     story.violations += _complaints(stage, users.told, silent)
+    story.violations += _unheard(witness, users.told)
     statuses = Counter(row["status"] for row in facts.runs if row["session_id"] in mine)
     starts = Counter(row["reason"] for row in facts.attempts)
     story.summary = (
@@ -112,6 +118,48 @@ def _harm(stage: Stage, plan: Plan, users: Users) -> None:
         thread.join(90)
         if thread.is_alive():
             stage.faults.append(f"never over: {thread.name}")
+
+
+def _end_skewed(stage: Stage, plan: Plan, witness: Witness) -> None:
+    """What was delayed by seconds under a database's clock that was an hour ahead is due in an hour, by that clock, and
+    says so: explained. It is cancelled, so that quiet can come."""
+    if not any(action.harm is Harm.SQL_CLOCK for action in plan.actions):
+        return
+    for row in witness.sql(
+        "SELECT id FROM runs WHERE status = 'queued' AND due_at > clock_timestamp() + interval '8 seconds'"
+    ):
+        reason = str(stage.fleet.client.run(row["id"]).get("wait_reason"))
+        if "delayed" in reason:
+            stage.log(f"cancelled {row['id']}: {reason}")
+            stage.fleet.client.cancel(row["id"])
+            stage.skewed.add(str(row["id"]))
+
+
+def _put_back(stage: Stage, witness: Witness) -> int:
+    """An operator queues some of what failed again; how many."""
+    failed = witness.sql(
+        "SELECT id FROM runs WHERE status = 'failed' ORDER BY error_code = 'worker_lost' DESC, id LIMIT 6"
+    )
+    for row in failed:
+        stage.fleet.client.requeue(row["id"])
+    stage.log(f"queued again by hand: {len(failed)}")
+    return len(failed)
+
+
+def _unheard(witness: Witness, told: Told) -> list[Violation]:
+    """Streams bring every event once, in order, over whatever happened."""
+    found = []
+    for session, heard in told.heard.items():
+        [row] = witness.sql("SELECT event_seq FROM sessions WHERE id = %s", session)
+        wanted = list(range(1, row["event_seq"] + 1))
+        with suppress(AssertionError):
+            eventually(lambda heard=heard, wanted=wanted: list(heard) == wanted, within=20, every=0.2)
+        if list(heard) != wanted:
+            detail = (
+                f"of {len(wanted)} events {len(set(heard))} were heard, {len(heard) - len(set(heard))} again: {heard}"
+            )
+            found.append(Violation("stream", session, detail))
+    return found
 
 
 def _becomes_quiet(witness: Witness, story: Story) -> bool:

@@ -105,6 +105,12 @@ class Witness:
         for label, column, shown in _SHOWN:
             figures[label] = {"sql": more[column], "http": http[shown], "cli": cli[shown]}
         figures["ready sessions"]["metrics"] = gauge("oah_ready_sessions")
+        recovery = self.stage.fleet.client.recovery()["counts"]
+        states = "SELECT recovery_state AS state, count(*) AS n FROM runs WHERE recovery_state IS NOT NULL GROUP BY 1"
+        for row in self.sql(states):
+            figures[f"runs that recovery {row['state']}"] = {"sql": row["n"], "http": recovery.get(row["state"], 0)}
+        letters = self.sql("SELECT count(*) AS n FROM dead_letters WHERE kind = 'run' AND state = 'dead'")[0]["n"]
+        figures["dead letters"] = {"sql": letters, "metrics": gauge("oah_dead_letters_now")}
         figures["stale owners"] = {"sql": more["stale"], "http": http["staleOwnerCount"]}
         figures["stale owners"]["metrics"] = gauge("oah_running_runs_without_heartbeat")
         return figures

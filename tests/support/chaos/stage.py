@@ -58,6 +58,8 @@ class Stage:
         self.faults: list[str] = []
         """What no harm explains: a process that ended by itself, or would not end."""
         self.actions: list[str] = []
+        self.skewed: set[str] = set()
+        """Runs that wait for a moment by a clock that was wrong when they were accepted."""
         self._began = time.monotonic()
         self._meant: set[str] = set()
         """Names of processes that somebody has ended on purpose and will start again."""

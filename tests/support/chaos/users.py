@@ -17,6 +17,8 @@ from tests.support.arena import ledger_line
 from tests.support.chaos.plan import Plan, Wish
 
 USERS = 3
+LISTENED = 3
+"""Sessions whose events somebody follows over everything."""
 
 
 @dataclass
@@ -32,6 +34,8 @@ class Told:
     """(run, answer), in order."""
     errors: list[str] = field(default_factory=list)
     """Answers that no user should ever see."""
+    heard: dict[str, list[int]] = field(default_factory=dict)
+    """Session → numbers of the events that a stream has brought, in their order."""
 
 
 class Users:
@@ -49,12 +53,16 @@ class Users:
                 made = client.create_session(each.agent, pool=each.pool, env={"OAH_LEDGER": ledger})
                 self.told.sessions.append(str(made["id"]))
         self._threads = [threading.Thread(target=self._live, args=(n,), daemon=True) for n in range(USERS)]
+        for session in self.told.sessions[:: max(1, len(self.told.sessions) // LISTENED)]:
+            self.told.heard[session] = []
 
     def start(self) -> None:
         """The times of the plan count from now on."""
         self._began = time.monotonic()
         for thread in self._threads:
             thread.start()
+        for session in self.told.heard:
+            threading.Thread(target=self._listen, args=(session,), daemon=True).start()
 
     def finish(self, *, within: float) -> None:
         """Until everybody has said what they wanted to say and was answered."""
@@ -64,6 +72,20 @@ class Users:
         self._give_up.set()
         for thread in self._threads:
             thread.join(20)
+
+    def _listen(self, session: str) -> None:
+        """Follow a session for ever; the client reconnects and goes on where it was."""
+        heard = self.told.heard[session]
+        while True:
+            try:
+                with Client(*self._reach, retries=1) as client:
+                    for event in client.stream(session, after=heard[-1] if heard else None):
+                        heard.append(event.number)
+            except Unavailable:
+                self._give_up.wait(0.2)
+            except Exception as error:
+                self.told.errors.append(f"stream of {session}: {type(error).__name__} {error}")
+                return
 
     def _live(self, number: int) -> None:
         agenda: list[tuple[float, int, Callable[[], None]]] = []
