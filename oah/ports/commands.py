@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from oah.core.model.ids import RunId, WorkerId
+from oah.core.model.ids import RunId, SessionId, WorkerId
 
 
 class CommandKind(StrEnum):
@@ -23,6 +23,8 @@ class CommandKind(StrEnum):
     """Say ``data.text`` to the agent of the run, into its live turn."""
     INPUT = "input"
     """Say ``data.text`` to the agent of a run that waits for it; then the run goes on."""
+    CLOSE = "close"
+    """The session ``data.session_id`` takes no more runs: its warm agent has nothing to wait for."""
     KILL = "kill"
     """Of a run that is asked to stop: kill its agent ``data.after_ms`` after the worker heard of it, if need be."""
 
@@ -81,6 +83,10 @@ class CommandStore(Protocol):
         data: Mapping[str, Any],
     ) -> int:
         """Write a command about a run; its id."""
+        ...
+
+    def command_session(self, session_id: SessionId, kind: CommandKind, *, by: str) -> WorkerId | None:
+        """Write a command to whoever owns the session; None: nobody does."""
         ...
 
     def take_commands(self, worker_id: WorkerId) -> list[WorkerCommand]:

@@ -67,6 +67,8 @@ class Settler:
         """Told of committed events: (session, last number)."""
         self.over: Callable[[Finished, AfterRun], None] = lambda item, after: None
         """Told of each attempt that is settled."""
+        self.parked: Callable[[SessionId, AfterRun], None] = lambda session_id, after: None
+        """Told of each agent that stays warm."""
         self.settled: Callable[[], None] = lambda: None
         """Told after each batch: outcomes that bounded the claims are gone."""
 
@@ -235,6 +237,7 @@ class Settler:
             if item.agent is not None:
                 self._parked.put(fence.session_id, fence.token, item.agent)
                 self._table.parked(fence.session_id, fence.token)
+                self.parked(fence.session_id, after)
             self._unplaced.append(Ended(fence.session_id, fence.token, after, parked=item.agent is not None))
 
     def _end_voided(self, item: Finished, agent: Agent, after: AfterRun) -> None:

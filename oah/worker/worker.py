@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from oah.core.model.ids import WorkerId
 from oah.core.model.worker import WorkerReport, WorkerState
 from oah.errors import Broken, OahError, Unavailable
-from oah.ports.commands import CommandKind, WorkerCommand
+from oah.ports.commands import CommandKind
 from oah.ports.store import Stop
 from oah.ports.terminal import HostLost
 from oah.runtime.component import Component, ThreadComponent
@@ -26,12 +26,12 @@ from oah.worker.claimer import Claimer
 from oah.worker.context import WorkerContext
 from oah.worker.ear import Ear
 from oah.worker.engine import Engine
+from oah.worker.errands import Errands
 from oah.worker.hooks import Hooks
 from oah.worker.keeper import Keeper
 from oah.worker.parked import Parked, Warm
 from oah.worker.settler import Settler
 from oah.worker.slots import Slots
-from oah.worker.speaker import Speaker
 from oah.worker.table import Entry, Table
 from oah.worker.teller import Teller
 from oah.worker.witnesses import Mark, Renew, Vigil
@@ -65,8 +65,7 @@ class Worker(ThreadComponent):
         rules = context.rules
         self._started_at: datetime = context.clock.now()
         self._phase = WorkerState.STARTING
-        self._cordoned = False
-        self._draining = False
+        self._cordoned = self._draining = False
         self._crash: BaseException | None = None
         self.table = Table(lease=rules.lease, margin=rules.margin)
         self._engines = [Engine("engine")] if context.one_engine else [Engine("settler"), Engine("claimer")]
@@ -86,13 +85,14 @@ class Worker(ThreadComponent):
         self._settler.happened = self._teller.happened
         self._settler.called = self._claimer.hint
         self._settler.settled = self._settled
-        self._hooks, self._speaker = Hooks(context), Speaker(context, self.table, self._slots)
-        self._hooks.happened = self._speaker.happened = self._teller.happened
+        self._hooks = Hooks(context)
         self._settler.over = self._hooks.over
         self._keeper = Keeper(context, self.table, self._slots, self._settler)
-        self._keeper.parked = self._parked
+        self._keeper.parked, self._keeper.cordon = self._parked, self._cordon_self
         self._keeper.taking = lambda: not self._cordoned
-        self._keeper.cordon = self._cordon_self
+        self._errands = Errands(context, self.table, self._slots, self._keeper)
+        self._hooks.happened = self._errands.speaker.happened = self._teller.happened
+        self._settler.parked = self._errands.parked
         self._attempts = Attempts(
             context,
             self.table,
@@ -333,15 +333,8 @@ class Worker(ThreadComponent):
                     self._draining = True
                     self._set_cordoned(cordoned=True)
                     self._context.on_drain()
-                case CommandKind.KILL:
-                    self._hurry(command)
-                case CommandKind.STEER | CommandKind.INPUT:
-                    self._speaker.take(command)
-
-    def _hurry(self, command: WorkerCommand) -> None:
-        for assignment in self._slots.working:
-            if (assignment.fence.run_id, assignment.fence.attempt) == (command.run_id, command.attempt):
-                self.table.hurry(assignment.fence, timedelta(milliseconds=int(command.data["after_ms"])))
+                case CommandKind.KILL | CommandKind.CLOSE | CommandKind.STEER | CommandKind.INPUT:
+                    self._errands(command)
 
     def _heartbeat(self) -> None:
         """Commands are also read here, should a ``look`` have been lost."""

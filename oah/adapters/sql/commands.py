@@ -10,10 +10,10 @@ from sqlalchemy import Select, insert, select, update
 from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.audits import entry, record
 from oah.adapters.sql.columns import now
-from oah.adapters.sql.tables import runs, worker_commands
+from oah.adapters.sql.tables import runs, session_owners, worker_commands
 from oah.adapters.sql.text import dumped, require_sound
 from oah.core.model.event import EventType
-from oah.core.model.ids import RunId, WorkerId
+from oah.core.model.ids import RunId, SessionId, WorkerId
 from oah.errors import NotFound
 from oah.ports.commands import CommandKind, Delivery, Spoken, WorkerCommand
 
@@ -48,6 +48,19 @@ class Commands(Aggregate):
         with self._database.write() as connection:
             statement = insert(worker_commands).values(**values, data=dict(data), at=now())
             return int(connection.execute(statement.returning(worker_commands.c.id)).scalar_one())
+
+    def command_session(self, session_id: SessionId, kind: CommandKind, *, by: str) -> WorkerId | None:
+        """In one statement: an owner that goes meanwhile has no use for it."""
+        require_sound(session_id=session_id, by=by)
+        with self._database.write() as connection:
+            owner = connection.execute(
+                select(session_owners.c.worker_id).where(session_owners.c.session_id == session_id)
+            ).scalar()
+            if owner is None:
+                return None
+            values = {"worker_id": owner, "kind": kind.value, "given_by": by, "data": {"session_id": session_id}}
+            connection.execute(insert(worker_commands).values(**values, at=now()))
+            return WorkerId(owner)
 
     def take_commands(self, worker_id: WorkerId) -> list[WorkerCommand]:
         """Those nobody has taken, oldest first. Looks before it writes: mostly there are none."""
