@@ -124,7 +124,7 @@ class StepStore(Protocol):
         ...
 
     def input_given(self, inside: Inside, command_id: int, delivery: Delivery) -> Told:
-        """Answer the command, once; when the text was typed, and the attempt still goes on, so does the run."""
+        """Answer the command, once; when nothing was typed the run, which was resumed for it, waits again."""
         ...
 
     def notice(self, session_id: SessionId, run_id: RunId, attempt: int, data: Mapping[str, Any]) -> int:

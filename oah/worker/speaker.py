@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from oah.core.model.ids import SessionId
-from oah.core.model.run import RunStatus
 from oah.errors import OahError, Unavailable
 from oah.ports.commands import CommandKind, Delivery, WorkerCommand
 from oah.ports.steps import Inside
@@ -47,18 +46,22 @@ class Speaker:
 
     def _speak(self, command: WorkerCommand) -> None:
         assignment = self._assignment(command)
-        wanted = assignment is not None and (command.kind is not CommandKind.INPUT or self._waits(command))
-        delivery = self._say(assignment, command) if assignment is not None and wanted else Delivery.MISSED
+        delivery = Delivery.MISSED
+        if assignment is not None and (command.kind is not CommandKind.INPUT or self._resumed(command, assignment)):
+            delivery = self._say(assignment, command)
         self._answer(command, assignment, delivery)
 
-    def _waits(self, command: WorkerCommand) -> bool:
-        """Whether the run still waits for what somebody has to say: it may have gone on by itself."""
-        if command.run_id is None:
-            return False
+    def _resumed(self, command: WorkerCommand, assignment: Assignment) -> bool:
+        """Whether the run waited and goes on now: before it is told what it waited for, or it could be over sooner."""
+        fence = assignment.fence
         try:
-            return self._context.store.run(command.run_id, None).status is RunStatus.WAITING_TOOL
-        except OahError:
+            told = self._context.store.resume_run(Inside(fence.run_id, fence=fence, by=command.by))
+        except OahError as error:
+            log.info("run %s takes no input: %s", fence.run_id, error)
             return False
+        if told.event_number:
+            self.happened([(fence.session_id, told.event_number)])
+        return bool(told.event_number)
 
     def _assignment(self, command: WorkerCommand) -> Assignment | None:
         """The attempt that the command names, as long as it is this worker's and goes on."""
@@ -102,7 +105,7 @@ class Speaker:
             return
 
     def _written(self, command: WorkerCommand, assignment: Assignment | None, delivery: Delivery) -> int:
-        """The number of the event: of an input it is the one that says that the run goes on."""
+        """The number of the event; of an input there is one only when the run waits again."""
         if command.kind is not CommandKind.INPUT or command.run_id is None:
             return self._context.store.answer_command(command.id, delivery)
         inside = Inside(command.run_id, fence=None if assignment is None else assignment.fence, by=command.by)

@@ -103,7 +103,7 @@ class Steps(Aggregate):
             return run.worker_id
 
     def input_given(self, inside: Inside, command_id: int, delivery: Delivery) -> Told:
-        """One transaction: who sees the answer sees the run going on."""
+        """What was not typed leaves the run waiting, as before."""
         with self._inside(inside, active=False) as (transaction, run):
             answered = (
                 update(worker_commands)
@@ -112,9 +112,9 @@ class Steps(Aggregate):
             )
             first = transaction.connection.execute(answered).rowcount
             typed = delivery in (Delivery.DELIVERED, Delivery.UNVERIFIED)
-            if not first or not typed or not _ours(run, inside.fence):
+            if not first or typed or run.status is not RunStatus.RUNNING or not _ours(run, inside.fence):
                 return Told(run)
-            return _resume(transaction, run, {"by": inside.by, "delivery": delivery.value})
+            return _wait_again(transaction, run)
 
     def notice(self, session_id: SessionId, run_id: RunId, attempt: int, data: Mapping[str, Any]) -> int:
         """Under the session's lock."""
@@ -162,6 +162,23 @@ def _resume(transaction: Transaction, run: Run, data: Mapping[str, Any]) -> Told
     )
     _turn(transaction, run, RunStatus.RUNNING)
     number = _event(transaction, run, EventType.RUN_RESUMED, data)
+    return Told(_read(transaction, run.id), number)
+
+
+def _wait_again(transaction: Transaction, run: Run) -> Told:
+    """The wait that an input has ended goes on: nothing was said after all."""
+    waits = (
+        run_steps.c.run_id == run.id,
+        run_steps.c.attempt == run.attempt,
+        run_steps.c.kind == StepKind.WAIT.value,
+    )
+    last = select(run_steps.c.number, run_steps.c.name).where(*waits).order_by(run_steps.c.number.desc()).limit(1)
+    step = transaction.connection.execute(last).first()
+    if step is None:
+        return Told(run)
+    _change(transaction, run.id, step.number, {"ended_at": None, "outcome": None})
+    _turn(transaction, run, RunStatus.WAITING_TOOL)
+    number = _event(transaction, run, EventType.RUN_WAITING_TOOL, {"reason": step.name})
     return Told(_read(transaction, run.id), number)
 
 
