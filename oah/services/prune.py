@@ -20,7 +20,7 @@ from oah.ports.telemetry import Telemetry
 
 @dataclass(slots=True)
 class Prune:
-    """``window`` rows at a time. ``registry``: who lives, so that nobody's own row goes; None: nobody does.
+    """``window`` rows at a time. ``registry``: who lives, so that nobody's own row goes; None: nobody says, they stay.
 
     Where a lap stands is remembered between the passes. Raises Unavailable: the next pass goes on there.
     """
@@ -40,6 +40,8 @@ class Prune:
         alive = {worker.id for worker in self.registry.workers()} if self.registry is not None else set()
         counts: dict[Aged, int] = {}
         for due in plan(self.rules):
+            if due.what is Aged.WORKERS and self.registry is None:
+                continue
             counts[due.what] = 0
             for _ in range(self.windows or 1_000_000_000):
                 if not going_on():
