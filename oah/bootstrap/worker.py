@@ -90,7 +90,7 @@ def worker_of(
         recover=kit.recover(),
         promote=kit.promote,
         claim_rules=claim_order.Rules(),
-        retry_rules=_retry_rules(settings, catalogue),
+        retry_rules=retry_rules(settings, catalogue),
         figures=gauge.read,
         data_dir=settings.data_dir,
         one_engine=settings.database.startswith("sqlite"),
@@ -103,7 +103,7 @@ def worker_of(
     return Worker(context)
 
 
-def _retry_rules(settings: Settings, catalogue: Mapping[str, Profile]) -> Callable[[str], retry.Rules]:
+def retry_rules(settings: Settings, catalogue: Mapping[str, Profile]) -> Callable[[str], retry.Rules]:
     """The deployment's rules with what each profile wishes on top."""
     section = settings.retry
     deployment = retry.Rules(

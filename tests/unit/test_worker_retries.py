@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from oah.adapters.pty.profiles import load_profiles
 from oah.adapters.sql.history import HistoryFile
+from oah.bootstrap.worker import retry_rules
 from oah.core.model.ids import SessionId, WorkspaceId
 from oah.core.model.run import Outcome, ReadyClass, Run, RunClass, RunError, RunStatus
 from oah.core.model.session import HoldReason, Place
@@ -19,6 +21,7 @@ from oah.ports.broker import Free, Freed, Target
 from oah.ports.rows import DeferredRun
 from oah.ports.store import AfterRun, RetryPlan, Settlement
 from oah.services.settle import Ended, SettleRuns
+from oah.settings import RetrySettings, Settings
 from oah.worker.parked import Parked
 from oah.worker.retries import PlanRetries
 from oah.worker.settler import Settler
@@ -152,3 +155,11 @@ def test_the_agent_stays_warm_across_a_retry() -> None:
     assert entry is not None and entry.phase is Phase.PARKED
     assert parked.take(F.session_id) is agent and agent.closed == 0
     assert [(f.target, f.reasons) for f in frees(redis)] == [(Target.PARKED, BACKOFF)]
+
+
+def test_a_profile_comes_before_the_deployment(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('name = "mine"\nkind = "noop"\n[retry]\nmax_retries = 5\n')
+    settings = Settings(retry=RetrySettings(max_retries=1, initial_seconds=7, jitter=0))
+    rules = retry_rules(settings, load_profiles(tmp_path))
+    assert (rules("mine").max_retries, rules("mine").initial) == (5, 7 * SECOND)
+    assert (rules("shell").max_retries, rules("nobody knows").jitter) == (1, 0.0)
