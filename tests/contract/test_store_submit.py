@@ -11,6 +11,7 @@ import pytest
 from oah.adapters.sql.store import open_store
 from oah.core.model.ids import RunId, SessionId, WorkspaceId
 from oah.core.model.run import ReadyClass, RunClass, RunStatus
+from oah.core.model.session import HoldReason
 from oah.errors import Conflict, InvalidRequest, LimitReached, NotFound
 from oah.ports.store import SubmitLimits
 from tests.support.store_clerk import LANE, Clerk, accepted
@@ -220,3 +221,14 @@ def test_the_event_of_a_submit_says_how_many_wait_before_it(clerk: Clerk) -> Non
     clerk.send(clerk.new(), clerk.new())
     events = clerk.store.events(SessionId("s1"), after=0, limit=10)
     assert [(e.data["position"], e.data["queued_before"]) for e in events] == [(1, 0), (2, 1), (3, 2)]
+
+
+def test_the_event_of_a_submit_says_why_the_run_will_wait_as_far_as_it_is_known(clerk: Clerk) -> None:
+    clerk.submit()
+    clerk.submit()
+    clerk.submit(delay=timedelta(hours=1))
+    clerk.store.hold_session(SessionId("s1"), None, HoldReason.PAUSED, until_in=None)
+    clerk.submit()
+    events = [e for e in clerk.store.events(SessionId("s1"), after=0, limit=10) if e.type == "run.queued"]
+    codes = [e.data.get("wait_reason", {}).get("code") for e in events]
+    assert codes == [None, "behind_run", "delayed", "session_held"]

@@ -26,6 +26,7 @@ from oah.core.model.event import EventType
 from oah.core.model.ids import EpochId, RunId, WorkerId
 from oah.core.model.run import OnBusy, ReadyClass, Run, RunStatus, StopReason
 from oah.core.model.session import SessionState
+from oah.core.policy.waiting import WaitCode
 from oah.errors import Conflict, InvalidRequest, LimitReached, NotFound, RequestError
 from oah.ports.commands import CommandKind
 from oah.ports.store import Accepted, NewRun, Stopped, SubmitLimits
@@ -171,7 +172,9 @@ class Batch:
         state.number += 1
         position = state.front if new.on_busy.stops else state.next_position
         before = 0 if new.on_busy.stops else state.queued
-        data = {"class": new.run_class, "position": position, "queued_before": before}
+        data: dict[str, Any] = {"class": new.run_class, "position": position, "queued_before": before}
+        if (why := _waits(new, state, before)) is not None:
+            data["wait_reason"] = {"code": why}
         if index in self._stopped:
             data["stops"] = self._stopped[index].run_id
         self._rows[index] = RunRow(
@@ -335,6 +338,15 @@ def _run(new: NewRun, row: RunRow, made: Inserted) -> Run:
         recovery_strategy=new.recovery_strategy,
         recovery_max_attempts=new.recovery_max_attempts,
     )
+
+
+def _waits(new: NewRun, state: SubmitSession, before: int) -> WaitCode | None:
+    """Why it will not run at once, as far as the submit knows; who asks for the run later is told all."""
+    if new.delay is not None or new.due_at is not None:
+        return WaitCode.DELAYED
+    if state.session.holds:
+        return WaitCode.SESSION_HELD
+    return WaitCode.BEHIND_RUN if before else None
 
 
 def _key_conflict(key: str) -> Conflict:
