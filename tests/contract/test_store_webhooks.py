@@ -235,6 +235,26 @@ def test_what_is_given_up_becomes_a_dead_letter_that_is_told_to_nobody(clerk: Cl
     clerk.audit()
 
 
+def test_a_dead_letter_of_a_delivery_is_redriven_as_itself(clerk: Clerk) -> None:
+    webhook(clerk)
+    end_run(clerk, "a")
+    found = take(clerk)
+    end(clerk, found, GivenUp("exhausted"))
+    [letter] = clerk.store.dead_letters(LetterFilter(kind=LetterKind.OUTBOX)).items
+    clerk.store.update_webhook("wh_a", None, {"active": False}, by="someone")
+    [refused] = clerk.store.redrive_chunk([letter.id], None, by="someone")
+    assert refused.code == "webhook_inactive"
+    assert clerk.store.dead_letter(letter.id, None).state is LetterState.DEAD
+    clerk.store.update_webhook("wh_a", None, {"active": True}, by="someone")
+    [done] = clerk.store.redrive_chunk([letter.id], None, by="someone")
+    assert done.code is None
+    [again] = take(clerk).sendings
+    assert (again.id, again.body, again.tries) == (found.sendings[0].id, found.sendings[0].body, 1)
+    [twice] = clerk.store.redrive_chunk([letter.id], None, by="someone")
+    assert twice.code == "already_redriven"
+    clerk.audit()
+
+
 def test_a_redelivery_has_the_same_id_and_body(clerk: Clerk) -> None:
     webhook(clerk)
     end_run(clerk, "a")
