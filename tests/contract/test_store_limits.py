@@ -251,6 +251,22 @@ def test_a_step_past_its_limit_stops_its_run(clerk: Clerk, inside: Inside, kind:
     clerk.audit()
 
 
+def test_a_run_that_a_limit_has_stopped_goes_again_when_it_is_released(clerk: Clerk, inside: Inside) -> None:
+    """The limit was the attempt's; a cancel that somebody asked for is the run's."""
+    assert inside.fence is not None
+    clerk.store.begin_step(inside, NewStep(StepKind.TOOL, "slow", timeout=SHORT))
+    eventually(lambda: clerk.store.stop_overdue(limit=10))
+    assert clerk.store.release([inside.fence])[0].status is RunStatus.QUEUED
+    run = clerk.run("a")
+    assert (run.cancel_requested_at, run.cancel_requested_by, run.stop_reason) == (None, None, None)
+    again = fence_of(clerk.start())
+    assert clerk.store.mark(WorkerId("w.1"), [(S1, again.token)], timeout=timedelta(5)).stops == ()
+    clerk.store.cancel(RunId("a"), None, by="somebody")
+    assert clerk.store.release([again])[0].status is RunStatus.CANCELLED
+    assert clerk.run("a").stop_reason is StopReason.CANCEL
+    clerk.audit()
+
+
 def test_a_wait_may_have_a_limit_too(clerk: Clerk, inside: Inside) -> None:
     clerk.store.wait_run(inside, "approval", timeout=SHORT)
     eventually(lambda: [each.reason for each in clerk.store.stop_overdue(limit=10)] == [StopReason.STEP_TIMEOUT])
