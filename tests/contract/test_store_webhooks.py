@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oah.core.model.ids import RunId, SessionId, WorkspaceId
-from oah.core.model.run import Outcome, RunStatus
+from oah.core.model.run import OnBusy, Outcome, RunStatus
 from oah.core.model.workspace import DEFAULT_WORKSPACE
 from oah.core.policy.webhooks import TEST, Again, Delivered, GivenUp, subscription
 from oah.errors import Conflict, InvalidRequest, NotFound
@@ -79,8 +79,34 @@ def test_every_end_of_a_run_is_told_once(clerk: Clerk) -> None:
         ("run.cancelled", "removed"),
         ("run.cancelled", "released"),
         ("run.quarantined", "lost"),
-        *[("dead_letter.added", "lost")] * ("dead_letter.added" in clerk.events()),
+        ("dead_letter.added", "lost"),
         ("run.failed", "lost"),
+    ]
+    clerk.audit()
+
+
+def test_what_ends_nothing_is_told_to_who_asked_for_it(clerk: Clerk) -> None:
+    webhook(clerk, events=["run.*", "dead_letter.*"])
+    clerk.submit(run_id="a")
+    clerk.start()
+    clerk.recover(clerk.owner())
+    start = clerk.start()
+    clerk.submit(run_id="b", on_busy=OnBusy.ROLLBACK)
+    clerk.settle(start, RunStatus.CANCELLED)
+    clerk.settle(clerk.start(), RunStatus.FAILED)
+    clerk.submit(run_id="c")
+    clerk.start()
+    clerk.recover(clerk.owner(), RecoveryAction.QUARANTINE)
+    clerk.store.requeue(RunId("c"), None, by="someone")
+    assert told(clerk) == [
+        ("run.recovered", "a"),
+        ("run.voided", "a"),
+        ("run.cancelled", "a"),
+        ("run.failed", "b"),
+        ("run.quarantined", "c"),
+        ("dead_letter.added", "c"),
+        ("run.failed", "c"),
+        ("dead_letter.redriven", "c"),
     ]
     clerk.audit()
 

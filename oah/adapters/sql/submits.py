@@ -219,6 +219,7 @@ class Batch:
             state.number += 1
             data = json.dumps({"by": new.by, "for": new.id})
             self._sql.tell(new.session_id, state.number, active.run_id, active.attempt, EventType.RUN_VOIDED, data)
+            self._sql.tell_webhooks([(new.session_id, state.number)])
         return Stopped(RunId(active.run_id), None if active.worker_id is None else WorkerId(active.worker_id))
 
     def _steer(self, new: NewRun, active: ActiveRow) -> Accepted:
