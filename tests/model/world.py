@@ -452,6 +452,7 @@ class World:
         delay: float | None = None,
         heard: bool = True,
         order: OrderMode = OrderMode.STRICT,
+        deadline_at: datetime | None = None,
     ) -> Accepted:
         """Accepted is committed; hearing may be lost."""
         run = NewRun(
@@ -461,6 +462,7 @@ class World:
             "work",
             delay=timedelta(seconds=delay) if delay else None,
             order_mode=order,
+            deadline_at=deadline_at,
         )
         accepted = submit.commit(self.store, [run], SubmitLimits())[0]
         assert isinstance(accepted, Accepted)
@@ -525,6 +527,8 @@ class World:
                 services.relay(epoch)
             case "promote":
                 services.promote(epoch)
+            case "expire":
+                services.expire(epoch)
 
     def flush(self) -> None:
         """Everything in Redis is gone."""
