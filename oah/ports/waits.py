@@ -49,7 +49,7 @@ class Diagnosis:
     unkillable: tuple[Stuck, ...] = ()
     """Sessions held because a process of theirs could not be killed."""
     waiting: tuple[Stuck, ...] = ()
-    """Eligible runs that have waited longer than asked for."""
+    """Eligible runs that have waited longer than asked for; looked for among the 10,000 oldest queued ones."""
     truncated: frozenset[str] = field(default_factory=frozenset)
     """Names of lists that would have been longer."""
 

@@ -140,7 +140,8 @@ def test_what_has_waited_for_long_oldest_first_and_cut(clerk: Clerk, *, heard: b
 
 def test_a_workspace_sees_its_own_only(clerk: Clerk) -> None:
     clerk.submit(run_id="a")
-    _age(clerk, "queued_at", "a", 100 * SECOND)
+    for column in ("queued_at", "created_at"):
+        _age(clerk, column, "a", 100 * SECOND)
     clerk.store.hold_session(S1, None, HoldReason.UNKILLABLE, until_in=None)
     clerk.store.create_workspace(WorkspaceId("ws_2"), "two", weight=1, max_active_runs=None, max_queued_runs=None)
     assert _look(clerk, workspace="ws_2") == Diagnosis()

@@ -21,6 +21,8 @@ from oah.core.policy.waiting import Before, Cap
 from oah.ports.waits import Diagnosis, Stuck, WaitFacts
 
 _SQLITE_HAS = "json_type(sessions.holds, '$.' || :held_for) IS NOT NULL"
+SCANNED = 10_000
+"""Queued runs that are looked through for those that have waited for long, from the oldest on."""
 _ELIGIBLE = "{0}.status = 'queued' AND NOT {0}.deferred"
 
 
@@ -52,7 +54,7 @@ class Waits(Aggregate):
             "silent": _silent(lease, ours, more),
             "unheeded": _unheeded(unheeded_for, ours, more),
             "unkillable": _unkillable(self._database.dialect, ours, more),
-            "waiting": _waiting(waiting_for, ours, more),
+            "waiting": _waiting(self._database.dialect, waiting_for, workspace_id, more),
         }
         with self._database.read() as connection:
             self._database.by_index(connection)
@@ -190,32 +192,36 @@ def _unkillable(dialect: str, ours: list[ColumnElement[bool]], limit: int) -> An
     )
 
 
-def _waiting(longer: timedelta, ours: list[ColumnElement[bool]], limit: int) -> Any:
-    """The oldest eligible runs, of each epoch that the broker may have heard of them under (ix_runs_dispatched)."""
+def _waiting(dialect: str, longer: timedelta, workspace_id: WorkspaceId | None, limit: int) -> Any:
+    """The oldest eligible runs, of each epoch that the broker may have heard of them under."""
     current = select(dispatch_epochs.c.id).order_by(dispatch_epochs.c.number.desc()).limit(1).scalar_subquery()
-    parts = [_oldest(which, longer, ours, limit).subquery() for which in ("", current)]
+    parts = [_oldest(dialect, which, longer).subquery() for which in ("", current)]
     both = union_all(*(select(part) for part in parts)).subquery()
-    return select(both).order_by(both.c.age.desc()).limit(limit)
+    statement = select(both).where(both.c.deferred.is_(False), both.c.age > longer // MICROSECOND)
+    if workspace_id is not None:
+        statement = statement.where(both.c.workspace_id == workspace_id)
+    return statement.order_by(both.c.age.desc()).limit(limit)
 
 
-def _oldest(epoch: Any, longer: timedelta, ours: list[ColumnElement[bool]], limit: int) -> Any:
-    age = age_us(runs.c.queued_at)
+def _oldest(dialect: str, epoch: Any, longer: timedelta) -> Any:
+    """A stretch of ix_runs_dispatched: who was queued lately is not looked at, and never more than ``SCANNED``."""
+    before = "now() - :us * interval '1 microsecond'" if dialect == "postgresql" else "now_us() - :us"
     return (
         select(
             runs.c.session_id,
             runs.c.id.label("run_id"),
+            runs.c.workspace_id,
+            runs.c.deferred,
             literal(None, Text).label("worker_id"),
-            age.label("age"),
+            age_us(runs.c.queued_at).label("age"),
         )
-        .join(sessions, sessions.c.id == runs.c.session_id)
         .where(
-            text("runs.status = 'queued' AND NOT runs.deferred"),
+            text("runs.status = 'queued'"),
             runs.c.dispatched_epoch == epoch,
-            age > longer // MICROSECOND,
-            *ours,
+            text(f"runs.created_at <= {before}").bindparams(us=longer // MICROSECOND),
         )
         .order_by(runs.c.created_at)
-        .limit(limit)
+        .limit(SCANNED)
     )
 
 
