@@ -36,7 +36,7 @@ def cancel(
         raise click.UsageError("--force and --grace exclude each other")
     if len(run_ids) == 1:
         answer = connection.client.cancel(run_ids[0], grace=grace, force=force)
-        emit_json(answer) if as_json else click.echo(f"{answer['id']} {answer['result']}")
+        emit_json(answer) if as_json else click.echo(f"{answer['id']} {answer.get('result') or answer['status']}")
         return
     items: list[Document] = []
     worst = Exit.DONE
@@ -49,7 +49,7 @@ def cancel(
             answer = {"id": run_id, "error": {"code": error.code, "message": error.message}}
         items.append(answer)
         if not as_json and "error" not in answer:
-            click.echo(f"{answer['id']} {answer['result']}")
+            click.echo(f"{answer['id']} {answer.get('result') or answer['status']}")
     if as_json:
         emit_json({"items": items})
     ctx.exit(worst)

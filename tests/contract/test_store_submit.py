@@ -10,7 +10,7 @@ import pytest
 
 from oah.adapters.sql.store import open_store
 from oah.core.model.ids import RunId, SessionId, WorkspaceId
-from oah.core.model.run import ReadyClass, RunClass, RunStatus
+from oah.core.model.run import OnBusy, ReadyClass, RunClass, RunStatus
 from oah.core.model.session import HoldReason
 from oah.errors import Conflict, InvalidRequest, LimitReached, NotFound
 from oah.ports.store import SubmitLimits
@@ -123,13 +123,13 @@ def test_a_full_workspace_refuses(clerk: Clerk) -> None:
 
 
 def test_reject_if_busy(clerk: Clerk) -> None:
-    accepted(clerk.send(clerk.new(reject_if_busy=True))[0])
-    busy = clerk.send(clerk.new(reject_if_busy=True))[0]
+    accepted(clerk.send(clerk.new(on_busy=OnBusy.REJECT))[0])
+    busy = clerk.send(clerk.new(on_busy=OnBusy.REJECT))[0]
     assert isinstance(busy, Conflict) and busy.code == "session_busy"
     started = clerk.start()
-    assert isinstance(clerk.send(clerk.new(reject_if_busy=True))[0], Conflict)
+    assert isinstance(clerk.send(clerk.new(on_busy=OnBusy.REJECT))[0], Conflict)
     clerk.settle(started)
-    both = clerk.send(clerk.new(reject_if_busy=True), clerk.new(reject_if_busy=True))
+    both = clerk.send(clerk.new(on_busy=OnBusy.REJECT), clerk.new(on_busy=OnBusy.REJECT))
     accepted(both[0])
     assert isinstance(both[1], Conflict)
 

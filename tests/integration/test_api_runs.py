@@ -290,7 +290,8 @@ def test_on_busy(api):
         problem(submit(http, session, on_busy="reject"), 409, "session_busy")
         assert submit(http, session, on_busy="enqueue").status_code == 202
         for mode in ("interrupt", "rollback", "steer"):
-            problem(submit(http, session, on_busy=mode), 400, "on_busy_unsupported")
+            assert submit(http, session, on_busy=mode).status_code == 202
+            problem(submit(http, session, on_busy=mode, delay_seconds=1), 400, "invalid_request")
         problem(submit(http, session, on_busy="whatever"), 422, "invalid_request")
 
 
