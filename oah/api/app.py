@@ -13,10 +13,36 @@ from oah.api.auth import Authenticate
 from oah.api.bodies import BodyLimit
 from oah.api.context import ApiContext
 from oah.api.measure import Measure
-from oah.api.routes import events, fleet, runs, sessions, system, tenancy
+from oah.api.routes import (
+    dead_letters,
+    events,
+    fleet,
+    jobs,
+    requeue,
+    runs,
+    sessions,
+    steps,
+    submit,
+    system,
+    tenancy,
+    webhooks,
+)
 from oah.api.state import ApiState
 
-ROUTERS = (system.router, sessions.router, runs.router, events.router, fleet.router, tenancy.router)
+ROUTERS = (
+    system.router,
+    sessions.router,
+    submit.router,
+    requeue.router,
+    runs.router,
+    steps.router,
+    events.router,
+    fleet.router,
+    tenancy.router,
+    jobs.router,
+    webhooks.router,
+    dead_letters.router,
+)
 
 
 def create_app(context: ApiContext) -> FastAPI:

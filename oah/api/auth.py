@@ -20,8 +20,9 @@ from oah.api.context import ApiContext
 from oah.core.model.ids import KeyId, WorkspaceId
 from oah.core.model.workspace import ApiKey
 from oah.core.model.workspace import Scope as KeyScope
-from oah.errors import Forbidden, OahError, Unauthorized
-from oah.services import keys
+from oah.errors import Forbidden, NotFound, OahError, Unauthorized
+from oah.ports.store import RunFence
+from oah.services import keys, run_keys
 from oah.settings import AuthMode
 
 REMEMBERED_SECONDS = 2.0
@@ -29,22 +30,30 @@ REMEMBERED_SECONDS = 2.0
 REMEMBERED_KEYS = 10_000
 
 PROTECTED = "/v1"
+NO_WORKSPACE = WorkspaceId("-")
+"""No workspace has this id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The caller. `workspace_id` None: all workspaces."""
+    """The caller. `workspace_id` None: all workspaces. `fence`: the agent of that attempt, by the key of its run; it
+    sees no workspace at all."""
 
     key: ApiKey | None
+    fence: RunFence | None = None
 
     @property
     def workspace_id(self) -> WorkspaceId | None:
         """The only workspace this caller sees; None: all."""
+        if self.fence is not None:
+            return NO_WORKSPACE
         return self.key.workspace_id if self.key else None
 
     @property
     def by(self) -> str:
         """Who it is, for audit and notes."""
+        if self.fence is not None:
+            return f"run:{self.fence.run_id}"
         return f"key:{self.key.id}" if self.key else "local"
 
     @property
@@ -53,7 +62,10 @@ class Principal:
         return self.workspace_id is None
 
     def may(self, scope: KeyScope) -> bool:
-        """Whether the key carries the scope."""
+        """Whether the key carries the scope; the key of a run carries none."""
+        return self.fence is None and self._has(scope)
+
+    def _has(self, scope: KeyScope) -> bool:
         return self.key is None or self.key.may(scope)
 
 
@@ -80,6 +92,11 @@ class Keyring:
                 self._seen.clear()
             self._seen[keys.digest(secret)] = (key, self._context.clock.monotonic() + REMEMBERED_SECONDS)
         return key
+
+    def open_run(self, secret: str) -> RunFence:
+        """The attempt that a run's key speaks for; asked of SQL each time, for it ends with the attempt. Raises
+        Unauthorized, Unavailable."""
+        return run_keys.opened(self._context.store, secret)
 
     def forget(self, key_id: KeyId) -> None:
         """A key was revoked here: at once."""
@@ -109,11 +126,14 @@ class Authenticate:
         await self._app(scope, receive, send)
 
     async def _principal(self, headers: dict[bytes, bytes]) -> Principal:
-        if self._mode is AuthMode.OFF:
-            _only_local(headers.get(b"host", b"").decode("latin-1"))
-            return Principal(None)
         kind, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         secret = secret.strip()
+        if self._mode is AuthMode.OFF:
+            _only_local(headers.get(b"host", b"").decode("latin-1"))
+        if kind.lower() == "bearer" and run_keys.is_run_key(secret):
+            return Principal(None, await run_in_threadpool(self._keyring.open_run, secret))
+        if self._mode is AuthMode.OFF:
+            return Principal(None)
         if kind.lower() != "bearer" or not secret:
             raise Unauthorized("a key is needed", hint="Authorization: Bearer <key>")
         key = self._keyring.remembered(secret)
@@ -156,3 +176,17 @@ class _Scoped:
 def needs(scope: KeyScope) -> dict[str, Any]:
     """Arguments of a route: the scope it asks for, also said in the OpenAPI document."""
     return {"dependencies": [Depends(_Scoped(scope))], "openapi_extra": {"x-oah-scope": str(scope)}}
+
+
+class _InsideRun:
+    async def __call__(self, request: Request, caller: Caller) -> None:
+        if caller.fence is None:
+            await _Scoped(KeyScope.RUN)(caller)
+        elif request.path_params.get("run_id") != caller.fence.run_id:
+            raise NotFound(f"no run {request.path_params.get('run_id')}")
+
+
+def needs_run() -> dict[str, Any]:
+    """Arguments of a route inside a run: the key of that run opens it, and any key that may run."""
+    extra = {"x-oah-scope": str(KeyScope.RUN), "x-oah-run-key": True}
+    return {"dependencies": [Depends(_InsideRun())], "openapi_extra": extra}

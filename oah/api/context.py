@@ -14,6 +14,7 @@ from oah.ports.clock import Clock, Ids
 from oah.ports.jobs import JobQueue, UntoldQueue
 from oah.ports.store import Store, SubmitLimits
 from oah.ports.telemetry import Telemetry
+from oah.services import webhooks
 from oah.settings import AuthMode
 
 
@@ -45,5 +46,6 @@ class ApiContext:
     ready: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     local_workers: Callable[[], frozenset[WorkerId]] = frozenset
     jobs: JobQueue = field(default_factory=UntoldQueue)
+    webhooks: webhooks.Limits = field(default_factory=webhooks.Limits)
     keep_alive: timedelta = timedelta(seconds=15)
     version: str = "0"

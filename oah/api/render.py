@@ -11,11 +11,12 @@ from typing import Any
 from starlette.responses import Response
 
 from oah.core.model.event import Event
-from oah.core.model.run import Attempt, Run, Step
+from oah.core.model.run import Attempt, Run, RunStatus, Step
 from oah.core.model.session import Session
 from oah.core.model.worker import WorkerReport
 from oah.core.model.workspace import ApiKey, Workspace
-from oah.ports.store import EXCERPT
+from oah.core.policy.waiting import WaitReason
+from oah.ports.store import EXCERPT, Accepted
 from oah.services.inspect import QueueSnapshot, RecoveryOverview
 
 Document = dict[str, Any]
@@ -88,7 +89,27 @@ def session_document(session: Session) -> Document:
     }
 
 
-def run_document(run: Run, *, wait_reason: str | None = None, excerpt: bool = False) -> Document:
+def wait_document(reason: WaitReason | None) -> Document | None:
+    """Why a run waits: code, words, and the facts of the code; None for one that does not wait."""
+    if reason is None:
+        return None
+    facts = {name: _plainly(value) for name, value in reason.data.items()}
+    return {"code": reason.code, "message": reason.message, **facts}
+
+
+def _plainly(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(name): _plainly(each) for name, each in value.items()}
+    return moment(value) if isinstance(value, datetime) else value
+
+
+def receipt_document(accepted: Accepted) -> Document:
+    """What a submit or a requeue is answered with."""
+    run = accepted.run
+    return {"id": run.id, "session_id": run.session_id, "status": run.status, "position": run.position}
+
+
+def run_document(run: Run, *, wait_reason: WaitReason | None = None, excerpt: bool = False) -> Document:
     """A run. ``excerpt``: in a list, where inputs are cut."""
     cut = excerpt and len(run.input) > EXCERPT
     return {
@@ -99,7 +120,7 @@ def run_document(run: Run, *, wait_reason: str | None = None, excerpt: bool = Fa
         "position": run.position,
         "class": run.run_class,
         "status": run.status,
-        "wait_reason": wait_reason,
+        "wait_reason": wait_document(wait_reason),
         "input": run.input[:EXCERPT] if cut else run.input,
         "input_truncated": cut,
         "metadata": dict(run.metadata),
@@ -109,11 +130,19 @@ def run_document(run: Run, *, wait_reason: str | None = None, excerpt: bool = Fa
         "recovery_attempts": run.recovery_attempts,
         "failed_attempts": run.failed_attempts,
         "max_retries": run.max_retries,
+        "retry": None if run.retry is None else dict(run.retry),
+        "order": run.order_mode,
+        "next_attempt_at": moment(next_attempt_at(run)),
         "timeout_seconds": seconds(run.timeout),
         "deadline": moment(run.deadline_at),
+        "start_by": moment(run.start_by),
+        "idle_timeout_seconds": seconds(run.idle_timeout),
+        "step_timeout_seconds": seconds(run.step_timeout),
         "worker_id": run.worker_id,
         "cancel_requested_at": moment(run.cancel_requested_at),
         "cancel_requested_by": run.cancel_requested_by,
+        "stop_reason": run.stop_reason,
+        "voided": run.voided,
         "exit_code": run.exit_code,
         "error": error_document(run),
         "recovery": recovery_document(run),
@@ -126,6 +155,12 @@ def run_document(run: Run, *, wait_reason: str | None = None, excerpt: bool = Fa
     }
 
 
+def next_attempt_at(run: Run) -> datetime | None:
+    """When the retry of a run is due that waits for one."""
+    waits = run.status is RunStatus.QUEUED and run.failed_attempts > 0
+    return run.due_at if waits and run.due_at is not None and run.due_at > run.queued_at else None
+
+
 def error_document(run: Run) -> Document | None:
     """Why a run did not complete."""
     return None if run.error is None else {"code": run.error.code, "message": run.error.message}
@@ -136,7 +171,14 @@ def recovery_document(run: Run) -> Document | None:
     if run.recovery is None and run.recovery_state is None:
         return None
     recorded = dict(run.recovery or {})
-    return {**recorded, "state": run.recovery_state, "attempts": recorded.get("attempts", run.recovery_attempts)}
+    earlier = recorded.get("total") or {}  # of the lives before the last manual requeue
+    now = {"recovery_attempts": run.recovery_attempts, "failed_attempts": run.failed_attempts}
+    return {
+        **recorded,
+        "state": run.recovery_state,
+        "attempts": recorded.get("attempts", run.recovery_attempts),
+        "total": {name: int(earlier.get(name, 0)) + count for name, count in now.items()},
+    }
 
 
 def attempt_document(attempt: Attempt) -> Document:
@@ -155,17 +197,29 @@ def attempt_document(attempt: Attempt) -> Document:
     }
 
 
-def step_document(step: Step) -> Document:
-    """Something that was done to a run or in it."""
+def step_document(step: Step, run: Run | None = None) -> Document:
+    """Something that was done to a run or in it. ``run``: as it is now; a step that it has left behind is abandoned."""
     return {
         "run_id": step.run_id,
         "number": step.number,
         "attempt": step.attempt,
         "kind": step.kind,
         "name": step.name,
+        "state": _state_of(step, run),
+        "outcome": step.outcome,
         "data": dict(step.data),
         "at": moment(step.at),
+        "started_at": moment(step.at),
+        "deadline": moment(step.deadline_at),
+        "ended_at": moment(step.ended_at if step.kind != "system" else step.at),
     }
+
+
+def _state_of(step: Step, run: Run | None) -> str:
+    if step.kind == "system" or step.ended_at is not None:
+        return "finished"
+    over = run is not None and (not run.status.active or run.attempt != step.attempt)
+    return "abandoned" if over else "started"
 
 
 def event_document(event: Event) -> Document:
@@ -275,14 +329,14 @@ def queue_document(snapshot: QueueSnapshot) -> Document:
 
 
 def recovery_overview_document(overview: RecoveryOverview) -> Document:
-    """What recovery did."""
+    """What recovery did; the counts are exact."""
+    figures = overview.figures
     return {
-        "counts": {str(state): count for state, count in overview.counts.items()},
+        "counts": {str(state): count for state, count in figures.counts.items()},
         "quarantined": [run_document(run, excerpt=True) for run in overview.quarantine],
-        "oldest_quarantined_at": moment(overview.oldest_quarantined_at),
-        "newest_quarantined_at": moment(overview.newest_quarantined_at),
-        "newest_recovered_at": moment(overview.newest_recovered_at),
-        "reasons": [{"reason": reason, "count": count} for reason, count in overview.reasons],
+        "oldest_quarantined_at": moment(figures.oldest_quarantined_at),
+        "newest_quarantined_at": moment(figures.newest_quarantined_at),
+        "newest_recovered_at": moment(figures.newest_recovered_at),
+        "reasons": [{"reason": reason, "count": count} for reason, count in list(figures.reasons.items())[:10]],
         "stale_owner_count": overview.stale_owners,
-        "truncated": overview.truncated,
     }

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import Path, Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from oah.core.model.ids import KeyId, RunId, SessionId
-from oah.core.model.run import OrderMode, RunClass
+from oah.core.model.run import OnBusy, OrderMode, RunClass
 from oah.core.model.workspace import Scope
 from oah.core.policy.recovery import Strategy
 from oah.errors import InvalidRequest, NotFound
-from oah.services.submit import Asked, OnBusy
+from oah.services.submit import Asked
 
 _ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\Z")
 _CURSOR = re.compile(r"^[\x21-\x7e]{1,512}\Z")
@@ -108,7 +109,8 @@ class RunBody(Body):
     start_timeout_seconds: Number | None = None
     idle_timeout_seconds: Number | None = None
     step_timeout_seconds: Number | None = None
-    max_retries: int = 0
+    max_retries: int | None = None
+    """None: the profile's."""
     retry: RetryBody | None = None
     recovery: RecoveryBody | None = None
     order: OrderMode = OrderMode.STRICT
@@ -152,6 +154,20 @@ class BatchBody(Body):
     """POST /runs:batch; each item is judged by itself."""
 
     items: list[dict[str, Any]]
+
+
+class CancelBody(Body):
+    """POST /runs/{id}/cancel; without a body the agent gets the graces of the worker's ladder."""
+
+    grace_seconds: Number | None = Field(default=None, ge=0, le=3600)
+    force: bool = False
+
+    @property
+    def kill_after(self) -> timedelta | None:
+        """How long after the cancel the agent is killed, whatever the ladder says."""
+        if self.force:
+            return timedelta(0)
+        return None if self.grace_seconds is None else timedelta(seconds=self.grace_seconds)
 
 
 class RunChanges(Body):

@@ -14,6 +14,7 @@ from oah.api.batch import SubmitBatches
 from oah.api.context import ApiContext
 from oah.api.hearing import Hearing
 from oah.api.stream import Streams
+from oah.api.waiting import Waiters
 from oah.core.model.ids import EpochId, SessionId, WorkspaceId
 from oah.errors import RequestError, Unavailable
 from oah.ports.store import Accepted, NewRun
@@ -29,7 +30,8 @@ class ApiState:
     def __init__(self, context: ApiContext) -> None:
         self.context = context
         self.keyring = Keyring(context)
-        self.streams = Streams(context)
+        self.waiters = Waiters()
+        self.streams = Streams(context, self.waiters)
         self.hearing = Hearing(context.store, context.broker, context.clock, context.epoch)
         self.components: tuple[ThreadComponent, ...] = (self.hearing, self.streams.tailer)
         """Threads behind the requests; one that has failed makes the process unready."""
@@ -42,7 +44,7 @@ class ApiState:
 
     def _committed(self, accepted: Sequence[Accepted]) -> None:
         for one in accepted:
-            if not one.replayed:
+            if not one.replayed and one.steer is None:
                 self.context.telemetry.count("oah_runs_submitted_total", class_=str(one.run.run_class))
         self.hearing.put(accepted)
 
@@ -72,6 +74,7 @@ class ApiState:
         """Say that this process goes away, and end its streams. From any thread."""
         self.stopping.set()
         self.streams.close()
+        self.waiters.release()
 
     def stop(self) -> None:
         """End the threads; what was accepted last is still heard of."""

@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from oah.api.context import ApiContext
 from oah.api.render import event_document, json_bytes
 from oah.api.tail import Tailer
+from oah.api.waiting import Waiters
 from oah.core.model.event import Event, EventType
 from oah.core.model.ids import SessionId
 from oah.errors import NotFound, Unavailable
@@ -72,8 +73,9 @@ class Feed:
 class Streams:
     """All streams of the process. `open` and `close` end in the event loop given to `attach`."""
 
-    def __init__(self, context: ApiContext) -> None:
+    def __init__(self, context: ApiContext, waiters: Waiters | None = None) -> None:
         self._context = context
+        self._waiters = waiters or Waiters()
         self.tailer = Tailer(context.store, context.broker, context.clock, self._deliver)
         self._feeds: dict[SessionId, set[Feed]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -103,6 +105,7 @@ class Streams:
                 feed.wake()
 
     def _deliver(self, events: Sequence[Event]) -> None:
+        self._waiters.tell(events)
         self._call(self._spread, events)
 
     def _spread(self, events: Sequence[Event]) -> None:
@@ -123,7 +126,7 @@ class Streams:
         feeds.discard(feed)
         if not feeds:
             self._feeds.pop(session_id, None)
-            self.tailer.leave(session_id)
+        self.tailer.leave(session_id)
         self._gauge()
 
     def _gauge(self) -> None:

@@ -41,16 +41,22 @@ class Tailer(ThreadComponent):
         self._deliver = deliver
         self._lock = threading.Lock()
         self._cursors: dict[SessionId, int] = {}
+        self._readers: Counter[SessionId] = Counter()
 
     def tail(self, session_id: SessionId, position: int) -> int:
-        """Deliver this session's events; the number after which they will come (`position` for a new one)."""
+        """Deliver this session's events; the number after which they will come (`position` for a new one). Each call
+        needs a `leave` of its own."""
         with self._lock:
+            self._readers[session_id] += 1
             return self._cursors.setdefault(session_id, position)
 
     def leave(self, session_id: SessionId) -> None:
-        """Nobody streams this session any more."""
+        """One reader less; without any the session is not read any more."""
         with self._lock:
-            self._cursors.pop(session_id, None)
+            self._readers[session_id] -= 1
+            if self._readers[session_id] <= 0:
+                self._readers.pop(session_id)
+                self._cursors.pop(session_id, None)
 
     def interrupt(self) -> None:
         """A hint of our own ends the wait for hints."""

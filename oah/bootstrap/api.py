@@ -15,6 +15,7 @@ from oah.api.server import Server
 from oah.bootstrap.controller import controller_of
 from oah.bootstrap.jobs import job_queue
 from oah.bootstrap.kit import PROFILES_DIR, Kit, needs_a_server, oah_version, open_kit, run
+from oah.bootstrap.webhooks import webhook_limits
 from oah.bootstrap.worker import worker_of
 from oah.core.model.ids import EpochId, WorkerId
 from oah.core.policy import admission
@@ -36,7 +37,7 @@ def api_process(settings: Settings, *, api_only: bool) -> int:
     if api_only:
         needs_a_server(settings, "oah-api --api-only")
     kit = open_kit(settings, process="api")
-    workers = [] if api_only else [worker_of(kit) for _ in range(settings.embedded_workers)]
+    workers = [] if api_only else [worker_of(kit, api_url=lambda: server.url) for _ in range(settings.embedded_workers)]
     jobs: JobQueue = UntoldQueue() if api_only and settings.jobs_inline else job_queue(kit)
     app = create_app(_api_context(kit, workers, jobs, prepared=lambda: _prepared(prelude)))
     server = Server(app, host=settings.api_host, port=settings.api_port)
@@ -79,6 +80,7 @@ def _api_context(kit: Kit, workers: Sequence[Worker], jobs: JobQueue, *, prepare
         ready={"database": kit.store.check, "redis": lambda: _ask(kit.broker), "start": prepared},
         local_workers=lambda: frozenset(WorkerId(worker.id) for worker in workers),
         jobs=jobs,
+        webhooks=webhook_limits(settings),
         version=oah_version(),
     )
 

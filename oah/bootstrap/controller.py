@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
+from oah.adapters.blobs.directory import DirectoryBlobs
 from oah.bootstrap.jobs import job_performers, job_queue, tell_again
 from oah.bootstrap.kit import Kit, needs_a_server, open_kit, run
 from oah.controller.process import ControllerContext, Endpoint, create_controller
@@ -30,6 +31,7 @@ def controller_of(kit: Kit, *, endpoint: Endpoint | None, jobs: JobQueue) -> Seq
         decisions=kit.decisions,
         endpoint=endpoint,
         tell_jobs=tell_again(kit, jobs),
+        blobs=DirectoryBlobs(kit.settings.data_dir / "blobs"),
     )
     return [*job_performers(kit, jobs), *create_controller(context)]
 

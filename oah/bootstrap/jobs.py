@@ -17,13 +17,19 @@ from oah.adapters.embedded.open import open_server
 from oah.adapters.inprocess.jobs import InlineJobQueue
 from oah.adapters.pty.hardening import make_undumpable
 from oah.adapters.redis.connect import open_client
+from oah.adapters.system.clock import SystemClock
+from oah.adapters.system.ids import SystemIds
 from oah.bootstrap.kit import Kit, open_kit
+from oah.bootstrap.webhooks import deliver_webhook
 from oah.errors import OahError
 from oah.ports.broker import BrokerOptions
-from oah.ports.jobs import Handlers, JobQueue
+from oah.ports.jobs import Handlers, Job, JobQueue, UntoldQueue
+from oah.ports.requeue import RequeueFilter
+from oah.ports.store import Store
 from oah.runtime.child import ChildProcess
 from oah.runtime.component import Component
 from oah.runtime.loop import Loop
+from oah.services import redrive, requeue, webhooks
 from oah.services.jobs import TASK, Lost, RunJob, TellAgain, Works
 from oah.settings import Settings
 
@@ -35,19 +41,24 @@ log = logging.getLogger(__name__)
 
 def works(kit: Kit) -> Works:
     """Kind of job → what does one chunk of it."""
-    return {}
+    epoch = kit.store.current_epoch
+    letters = {act.value: redrive.work_of(kit.store, kit.broker, act, epoch=epoch) for act in redrive.Act}
+    return {requeue.KIND: requeue.RequeueWork(kit.store, kit.broker, epoch), **letters}
 
 
 def handlers(kit: Kit, *, going_on: Callable[[], bool]) -> Handlers:
     """Task → who performs it for one row."""
     run_job = RunJob(kit.store, works(kit), kit.clock, kit.ids, kit.holder, stale_for(kit.settings), going_on)
-    return {TASK: run_job}
+    return {TASK: run_job, webhooks.TASK: deliver_webhook(kit, going_on=going_on)}
 
 
 def lost(kit: Kit) -> Mapping[str, Lost]:
     """Task → open rows that nobody has been seen to work on; the leader lets the queue hear of them again."""
     stale = stale_for(kit.settings)
-    return {TASK: lambda: kit.store.waiting_jobs(stale_for=stale, limit=LOOKED_AT)}
+    return {
+        TASK: lambda: kit.store.waiting_jobs(stale_for=stale, limit=LOOKED_AT),
+        webhooks.TASK: lambda: kit.store.due_webhooks(limit=LOOKED_AT),
+    }
 
 
 LOOKED_AT = 1_000
@@ -139,3 +150,22 @@ def _over_rq(settings: Settings) -> RqJobQueue:
     url = settings.jobs_url
     server = open_server(url, data_dir=settings.data_dir, binary=section.server)
     return RqJobQueue(open_client(url, options=options, server=server))
+
+
+def requeue_here(
+    store: Store, where: RequeueFilter, *, by: str, reason: str | None, seen: Callable[[Job], None]
+) -> Job:
+    """A requeue job asked for and done by this process (``--direct``); ``seen`` is told how far it came. Should this
+    process die, the leader has the job gone on with."""
+    clock, ids = SystemClock(), SystemIds()
+    job = requeue.ask_requeue(store, UntoldQueue(), ids, workspace_id=None, where=where, by=by, reason=reason)
+
+    def going_on() -> bool:
+        seen(store.job(job.id, None))
+        return True
+
+    work = requeue.RequeueWork(store, None, lambda: None)
+    run_job = RunJob(store, {requeue.KIND: work}, clock, ids, by, timedelta(seconds=30), going_on)
+    while run_job(job.id) is not None:
+        pass
+    return store.job(job.id, None)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from oah.adapters.blobs.directory import DirectoryBlobs
+from oah.adapters.hooks.caller import HookCalls
 from oah.adapters.inprocess.noop import AgentsByProfile, NoopAgents
 from oah.adapters.pty.agents import Surroundings
 from oah.adapters.pty.factory import PtyAgents
@@ -18,8 +19,12 @@ from oah.adapters.sql.history import HistoryFile
 from oah.adapters.system.figures import ProcessGauge
 from oah.bootstrap.hardening import shield_worker
 from oah.bootstrap.kit import PROFILES_DIR, Kit, needs_a_server, oah_version, open_kit, run
+from oah.bootstrap.webhooks import http_sender
+from oah.core.dialogue.hooks import hooks_from
+from oah.core.dialogue.profile import Profile
+from oah.core.model.hook import Hook
 from oah.core.model.lane import Lane
-from oah.core.policy import claim_order
+from oah.core.policy import claim_order, retry
 from oah.runtime.group import Group
 from oah.runtime.prelude import Prelude
 from oah.runtime.probe import Probe
@@ -30,7 +35,11 @@ from oah.worker.worker import Worker
 
 
 def worker_of(
-    kit: Kit, *, address: Callable[[], str | None] = lambda: None, on_drain: Callable[[], None] = lambda: None
+    kit: Kit,
+    *,
+    address: Callable[[], str | None] = lambda: None,
+    api_url: Callable[[], str | None] | None = None,
+    on_drain: Callable[[], None] = lambda: None,
 ) -> Worker:
     """A worker under the next free name. Raises Conflict when the name asked for is taken."""
     settings = kit.settings
@@ -44,7 +53,8 @@ def worker_of(
         margin=settings.margin,
         deadman_enabled=os.environ.get("OAH_TESTING_DEADMAN_OFF") != "1",
     )
-    agents = _agents(kit, identity, host)
+    catalogue = load_profiles(settings.data_dir / PROFILES_DIR)
+    agents = _agents(kit, identity, host, catalogue)
     profiles = section.profiles or agents.profiles()
     gauge = ProcessGauge()
     slots = section.slots
@@ -80,18 +90,43 @@ def worker_of(
         recover=kit.recover(),
         promote=kit.promote,
         claim_rules=claim_order.Rules(),
+        retry_rules=retry_rules(settings, catalogue),
         figures=gauge.read,
         data_dir=settings.data_dir,
         one_engine=settings.database.startswith("sqlite"),
+        hooks=_hooks(settings, catalogue),
+        hook_caller=HookCalls(http_sender(settings)),
         address=address,
+        api_url=api_url or (lambda: settings.api_url),
         on_drain=on_drain,
     )
     return Worker(context)
 
 
-def _agents(kit: Kit, identity: Identity, host: PtyHost) -> AgentsByProfile:
-    data_dir = kit.settings.data_dir
-    blobs = DirectoryBlobs(data_dir / "blobs")
+def retry_rules(settings: Settings, catalogue: Mapping[str, Profile]) -> Callable[[str], retry.Rules]:
+    """The deployment's rules with what each profile wishes on top."""
+    section = settings.retry
+    deployment = retry.Rules(
+        max_retries=section.max_retries,
+        initial=timedelta(seconds=section.initial_seconds),
+        factor=section.factor,
+        maximum=timedelta(seconds=section.max_seconds),
+        jitter=section.jitter,
+    )
+    rules = {name: retry.merged(deployment, profile.retry) for name, profile in catalogue.items()}
+    return lambda profile: rules.get(profile, deployment)
+
+
+def _hooks(settings: Settings, catalogue: Mapping[str, Profile]) -> Callable[[str], tuple[Hook, ...]]:
+    """Those of the deployment, then those of the profile. Raises InvalidRequest `invalid_hook`."""
+    tables = [hook.model_dump(exclude_none=True) for hook in settings.hooks]
+    everywhere = hooks_from(tables, source="settings")
+    own = {name: profile.hooks for name, profile in catalogue.items()}
+    return lambda profile: (*everywhere, *own.get(profile, ()))
+
+
+def _agents(kit: Kit, identity: Identity, host: PtyHost, catalogue: Mapping[str, Profile]) -> AgentsByProfile:
+    blobs = DirectoryBlobs(kit.settings.data_dir / "blobs")
     writer = RecordingWriter()
     writer.start()
     limits = kit.settings.limits
@@ -103,7 +138,7 @@ def _agents(kit: Kit, identity: Identity, host: PtyHost) -> AgentsByProfile:
         head_bytes=limits.recording_head_bytes,
         tail_bytes=limits.recording_tail_bytes,
     )
-    pty = PtyAgents(load_profiles(data_dir / PROFILES_DIR), around)
+    pty = PtyAgents(catalogue, around)
     pty.prepare()
     return AgentsByProfile(pty, NoopAgents())
 

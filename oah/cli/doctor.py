@@ -33,7 +33,9 @@ from oah.cli.findings import (
     warn,
 )
 from oah.cli.output import STATUS_COLOURS, emit_json, json_option
+from oah.cli.stuck import judge_diagnosis
 from oah.errors import InvalidRequest, OahError
+from oah.services import explain
 
 if TYPE_CHECKING:
     from oah.ports.broker import Broker
@@ -98,10 +100,14 @@ def examine_api(connection: Connection) -> list[Finding]:
     def queue() -> Iterator[Finding]:
         yield from judge_queue(client.queue())
 
+    def stuck() -> Iterator[Finding]:
+        yield from judge_diagnosis(client.diagnosis())
+
     found = guarded("api", alive)
     if found[-1].level is Level.ERROR:
         return found
-    return [*found, *guarded("ready", ready), *guarded("fleet", fleet), *guarded("queue", queue)]
+    looks = {"ready": ready, "fleet": fleet, "queue": queue, "stuck": stuck}
+    return [*found, *(finding for check, look in looks.items() for finding in guarded(check, look))]
 
 
 def judge_fleet(workers: list[dict[str, Any]]) -> Iterator[Finding]:
@@ -182,6 +188,7 @@ def _with_broker(settings: Settings, store: Store) -> Iterator[Finding]:
             yield from judge_leader({"leader": broker.leader()})
             yield from poison(broker)
             yield from audit(store, broker, lease=settings.lease, pause=time.sleep).findings()
+            yield from judge_diagnosis(explain.told(explain.diagnose(store, broker, None, lease=settings.lease)))
     except InvalidRequest as error:
         yield warn("broker", error.message, error.hint)
 

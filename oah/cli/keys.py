@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oah.cli.arguments import DURATION, given, workspace_option
-from oah.cli.connection import Connection, pass_connection
+from oah.cli.connection import Connection, actor, pass_connection
 from oah.cli.direct import direct_option, direct_store
 from oah.cli.output import age, emit_json, field, json_option, listing, plain
 
@@ -98,7 +98,7 @@ def revoke(connection: Connection, /, key_id: str, *, direct: bool, as_json: boo
         from oah.services import keys
 
         with direct_store(connection.settings) as store:
-            ended: Any = _document(keys.revoke(store, KeyId(key_id)))
+            ended: Any = _document(keys.revoke(store, KeyId(key_id), by=actor()))
     else:
         ended = connection.client.revoke_key(key_id)
     if as_json:
@@ -124,7 +124,9 @@ def _create_directly(
     place = WorkspaceId(workspace) if workspace else None if Scope.ADMIN in wanted else DEFAULT_WORKSPACE
     with direct_store(settings) as store:
         store.migrate()
-        made = keys.create(store, system_ids(), name=name, workspace_id=place, scopes=wanted, expires_at=expires_at)
+        made = keys.create(
+            store, system_ids(), name=name, workspace_id=place, scopes=wanted, expires_at=expires_at, by=actor()
+        )
     return {**_document(made.key), "secret": made.secret}
 
 

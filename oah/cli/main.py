@@ -10,23 +10,26 @@ import click
 
 from oah import __version__
 from oah.cli.agents import agent
+from oah.cli.audit_trail import audit
 from oah.cli.completion import completion
 from oah.cli.configuration import config
-from oah.cli.connection import Connection, pass_connection
+from oah.cli.connection import Connection
 from oah.cli.controllers import controller as controller_group
 from oah.cli.database import db
-from oah.cli.direct import direct_option
+from oah.cli.dead_letters import dead_letter, quarantine
 from oah.cli.doctor import doctor
 from oah.cli.failures import OneLineErrors
 from oah.cli.jobs import job
 from oah.cli.keys import key
-from oah.cli.output import json_option
 from oah.cli.processes import api_run, controller_run, worker_run
 from oah.cli.queue import queue
-from oah.cli.runs import requeue_directly, requeue_one, run
+from oah.cli.recovery import recovery
+from oah.cli.requeue import requeue
+from oah.cli.runs import run
 from oah.cli.sessions import session
 from oah.cli.top import top
 from oah.cli.up import up
+from oah.cli.webhooks import webhook
 from oah.cli.workers import worker as worker_group
 from oah.cli.workspaces import workspace
 
@@ -49,19 +52,6 @@ def oah(ctx: click.Context, /, *, url: str | None) -> None:
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN")
-@direct_option
-@json_option
-@pass_connection
-def requeue(connection: Connection, /, run_id: str, *, direct: bool, as_json: bool) -> None:
-    """Put an ended run back to queued."""
-    if direct:
-        requeue_directly(connection.settings, run_id, as_json=as_json)
-    else:
-        requeue_one(connection, run_id, as_json=as_json)
-
-
-@click.command()
 def version() -> None:
     """Print the version."""
     click.echo(__version__)
@@ -74,10 +64,15 @@ for command in (
     requeue,
     worker_group,
     queue,
+    dead_letter,
+    quarantine,
     job,
+    audit,
+    recovery,
     controller_group,
     workspace,
     key,
+    webhook,
     agent,
     db,
     doctor,

@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oah.cli.arguments import DURATION, given, limit_option, read_text, workspace_option
-from oah.cli.connection import Connection, actor, pass_connection
-from oah.cli.direct import direct_store
+from oah.cli.connection import Connection, pass_connection
 from oah.cli.failures import Exit, complain
+from oah.cli.inside import give_input, steps
 from oah.cli.output import Document, age, cell, emit_json, field, json_option, listing, showing, write_text
+from oah.cli.stops import cancel, steer
 
 if TYPE_CHECKING:
     from oah.client import Client, Event
-    from oah.settings import Settings
 
 STATUSES = ("queued", "running", "waiting_tool", "completed", "failed", "cancelled", "timed_out")
 TERMINAL = frozenset({"completed", "failed", "cancelled", "timed_out"})
+STRATEGIES = ("fail", "requeue_running", "requeue_all")
 CLASSES = ("interactive", "subagent", "background")
+ORDERS = ("strict", "skip_failed")
+
+ON_BUSY = ("enqueue", "reject", "interrupt", "rollback", "steer")
 
 _SO_FAR_SECONDS = 1.0
 """How long `logs` without `--follow` listens to a run that is still active."""
@@ -32,6 +36,7 @@ _COLUMNS = (
     ("CLASS", field("class")),
     ("ATTEMPT", field("attempt")),
     ("ERROR", lambda item: (item.get("error") or {}).get("code")),
+    ("WAITS FOR", lambda item: (item.get("wait_reason") or {}).get("code")),
     ("AGE", lambda item: age(item.get("created_at"))),
     ("INPUT", field("input")),
 )
@@ -42,6 +47,12 @@ def run() -> None:
     """Pieces of work for a session."""
 
 
+run.add_command(cancel)
+run.add_command(steer)
+run.add_command(give_input)
+run.add_command(steps)
+
+
 @run.command()
 @click.argument("session_id", metavar="SESSION")
 @click.argument("text", metavar="TEXT|-")
@@ -50,8 +61,19 @@ def run() -> None:
 @click.option("--class", "run_class", type=click.Choice(CLASSES), help="How urgent; interactive when left out.")
 @click.option("--delay", type=DURATION, help="Not before this has passed.")
 @click.option("--idempotency-key", help="The same key and text again answer with the first run.")
-@click.option("--on-busy", help="What to do when the session is busy: enqueue (default) or reject.")
+@click.option("--on-busy", type=click.Choice(ON_BUSY), help="What to do when the session is busy; enqueue by default.")
 @click.option("--timeout", type=DURATION, help="End an attempt that takes longer.")
+@click.option("--start-timeout", type=DURATION, help="End it unless it is started within this.")
+@click.option("--idle-timeout", type=DURATION, help="End an attempt that makes no progress for so long.")
+@click.option("--step-timeout", type=DURATION, help="End an attempt when a step in it takes longer.")
+@click.option("--max-retries", type=click.IntRange(0, 100), help="Further attempts after a failed one.")
+@click.option("--retry-initial", type=DURATION, help="The pause before the first of them; it doubles each time.")
+@click.option("--retry-factor", type=click.FloatRange(1, 1_000), help="By how much the pause grows instead.")
+@click.option("--retry-max", type=DURATION, help="No pause is longer.")
+@click.option("--retry-on", multiple=True, metavar="CODE", help="Only after this error; repeatable.")
+@click.option("--order", type=click.Choice(ORDERS), help="While it waits: hold the session (strict) or go on.")
+@click.option("--recovery-strategy", type=click.Choice(STRATEGIES), help="When its worker is lost.")
+@click.option("--recovery-max-attempts", type=click.IntRange(0, 1_000), help="Requeues by recovery at most.")
 @json_option
 @pass_connection
 @click.pass_context
@@ -71,7 +93,8 @@ def submit(
     if follow and as_json:
         raise click.UsageError("--follow and --json exclude each other; use --wait --json")
     client = connection.client
-    accepted = client.submit(session_id, read_text(text), **given(**options))
+    more = {"retry": _retry(options) or None, "recovery": _recovery(options) or None}
+    accepted = client.submit(session_id, read_text(text), **given(**options, **more))
     if not (wait or follow):
         if as_json:
             emit_json(accepted)
@@ -91,6 +114,19 @@ def submit(
     elif wait and not follow:
         write_text(_line(str(result.get("output") or "")))
     ctx.exit(_verdict(ended))
+
+
+def _retry(options: dict[str, Any]) -> Document:
+    """Takes the options about retries out, as the document of the interface."""
+    names = {"initial_seconds": "retry_initial", "factor": "retry_factor", "max_seconds": "retry_max"}
+    on = list(options.pop("retry_on"))
+    return given(**{field: options.pop(option) for field, option in names.items()}, on=on or None)
+
+
+def _recovery(options: dict[str, Any]) -> Document:
+    """Takes the options about recovery out, as the document of the interface."""
+    strategy, attempts = options.pop("recovery_strategy"), options.pop("recovery_max_attempts")
+    return given(strategy=strategy, max_attempts=attempts)
 
 
 def _line(text: str) -> str:
@@ -139,7 +175,10 @@ def list_(connection: Connection, /, *, limit: int, as_json: bool, **options: An
 @pass_connection
 def show(connection: Connection, /, run_id: str, *, as_json: bool) -> None:
     """One run."""
-    showing(connection.client.run(run_id), as_json=as_json)
+    found = connection.client.run(run_id)
+    if not as_json and found.get("next_attempt_at"):
+        found["retry"] = f"{found['failed_attempts']} of {found['max_retries']} at {found['next_attempt_at']}"
+    showing(found, as_json=as_json)
 
 
 @run.command()
@@ -246,32 +285,9 @@ def recording(connection: Connection, /, run_id: str, *, attempt: int | None, ou
 @click.argument("run_id", metavar="RUN")
 @json_option
 @pass_connection
-def cancel(connection: Connection, /, run_id: str, *, as_json: bool) -> None:
-    """Take a run out of the queue, or end it where it runs."""
-    _report(connection.client.cancel(run_id), as_json=as_json)
-
-
-def requeue_one(connection: Connection, run_id: str, *, as_json: bool) -> None:
-    """What ``oah run requeue`` and ``oah requeue`` both do."""
-    _report(connection.client.requeue(run_id), as_json=as_json)
-
-
-def requeue_directly(settings: Settings, run_id: str, *, as_json: bool) -> None:
-    """``oah requeue --direct``: committed in SQL; the leader's relay lets the broker hear of it."""
-    from oah.core.model.ids import RunId
-
-    with direct_store(settings) as store:
-        accepted = store.requeue(RunId(run_id), None, by=actor())
-    _report({"id": str(accepted.run.id), "status": str(accepted.run.status)}, as_json=as_json)
-
-
-@run.command()
-@click.argument("run_id", metavar="RUN")
-@json_option
-@pass_connection
 def requeue(connection: Connection, /, run_id: str, *, as_json: bool) -> None:
     """Put an ended run back to queued: it becomes eligible now, its counters restart."""
-    requeue_one(connection, run_id, as_json=as_json)
+    _report(connection.client.requeue(run_id), as_json=as_json)
 
 
 def _report(answer: Document, *, as_json: bool) -> None:

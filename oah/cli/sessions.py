@@ -86,7 +86,7 @@ def queue(connection: Connection, /, session_id: str, *, as_json: bool) -> None:
         ("STATUS", field("status")),
         ("CLASS", field("class")),
         ("POSITION", field("position")),
-        ("WAITS FOR", field("wait_reason")),
+        ("WAITS FOR", lambda item: (item.get("wait_reason") or {}).get("message")),
         ("INPUT", field("input")),
     )
     listing(connection.client.session_queue(session_id), columns, as_json=as_json)
@@ -113,11 +113,12 @@ def pause(connection: Connection, /, session_id: str, *, as_json: bool) -> None:
 
 @session.command()
 @click.argument("session_id", metavar="SESSION")
+@click.option("--unkillable", is_flag=True, help="Also the hold for a process that could not be killed: it is gone.")
 @json_option
 @pass_connection
-def resume(connection: Connection, /, session_id: str, *, as_json: bool) -> None:
+def resume(connection: Connection, /, session_id: str, *, unkillable: bool, as_json: bool) -> None:
     """Let a paused session start its runs again."""
-    _report(connection.client.resume_session(session_id), as_json=as_json)
+    _report(connection.client.resume_session(session_id, **given(unkillable=unkillable or None)), as_json=as_json)
 
 
 def _report(item: Any, *, as_json: bool) -> None:

@@ -5,10 +5,15 @@ reference names them. Lists come as whole lists (pages are followed) unless ``li
 
 Sessions:   create_session, sessions, session, update_session, close_session, session_queue, pause_session,
             resume_session
-Runs:       submit, submit_many, run, runs, wait, stream, cancel, requeue, send_input, note, result, output,
-            attempts, steps, recording
-Fleet:      workers, worker, cordon, uncordon, drain, queue, recovery, controller, agents
+Runs:       submit, submit_many, run, runs, wait, stream, cancel, requeue, note, result, output,
+            attempts, recording
+Inside:     steps, send_input, begin_step, end_step, report_progress, begin_wait, resume_run
+Fleet:      workers, worker, cordon, uncordon, drain, queue, recovery, diagnosis, controller, agents
 Tenancy:    workspaces, workspace, create_workspace, update_workspace, keys, create_key, revoke_key
+Webhooks:   create_webhook, webhooks, webhook, update_webhook, delete_webhook, test_webhook, webhook_deliveries,
+            webhook_delivery, redeliver
+Jobs:       requeue_many, jobs, job, job_items, wait_job, cancel_job, audit
+Dead letters: dead_letters, dead_letter, redrive, purge
 Health:     health, ready, metrics
 
 Errors are those of ``oah.errors``: RequestError and its kinds for what the caller can fix, Unavailable when the API or
@@ -19,22 +24,25 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, TypedDict
-from urllib.parse import quote
 
 import httpx
 
+from oah.client.calls import given, moment, part, seconds
+from oah.client.inside import InsideCalls
+from oah.client.jobs import JobCalls
+from oah.client.letters import LetterCalls
 from oah.client.sse import RUN_ENDS, Event, follow
+from oah.client.tenancy import TenancyCalls
 from oah.client.transport import Json, Transport
-from oah.errors import NotFound
+from oah.client.webhooks import WebhookCalls
 
 __all__ = ["Client", "Event", "SubmitItem", "TERMINAL"]
 
 TERMINAL = frozenset({"completed", "failed", "cancelled", "timed_out"})
-PAGE = 200
 
 
 class SubmitItem(TypedDict, total=False):
@@ -49,7 +57,7 @@ class SubmitItem(TypedDict, total=False):
     metadata: Mapping[str, Any]
 
 
-class Client:
+class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls):
     """A connection to one API. ``timeout`` (seconds) bounds each answer, ``retries`` how often a call is repeated."""
 
     def __init__(
@@ -90,7 +98,7 @@ class Client:
         metadata: Mapping[str, Any] | None = None,
     ) -> Json:
         """A new conversation with ``agent``. Raises InvalidRequest ``unknown_agent``."""
-        body = _given(
+        body = given(
             agent=agent, pool=pool, workspace=workspace, title=title, cwd=cwd, env=env, labels=labels, metadata=metadata
         )
         return self._one("POST", "/v1/sessions", body=body, once=True)
@@ -103,28 +111,29 @@ class Client:
 
     def session(self, session_id: str) -> Json:
         """One session. Raises NotFound."""
-        return self._one("GET", f"/v1/sessions/{_part(session_id)}")
+        return self._one("GET", f"/v1/sessions/{part(session_id)}")
 
     def update_session(self, session_id: str, **changes: Any) -> Json:
         """Change ``title``, ``labels``, ``metadata``."""
-        return self._one("PATCH", f"/v1/sessions/{_part(session_id)}", body=changes)
+        return self._one("PATCH", f"/v1/sessions/{part(session_id)}", body=changes)
 
     def close_session(self, session_id: str, *, cancel: bool = False) -> Json:
         """Take no more runs. Raises Conflict while a run is active, unless ``cancel``."""
         params = {"cancel": "true"} if cancel else None
-        return self._one("DELETE", f"/v1/sessions/{_part(session_id)}", params=params)
+        return self._one("DELETE", f"/v1/sessions/{part(session_id)}", params=params)
 
     def session_queue(self, session_id: str) -> list[Json]:
         """Queued and active runs in the order in which they will run."""
-        return self._list(f"/v1/sessions/{_part(session_id)}/queue", {})
+        return self._list(f"/v1/sessions/{part(session_id)}/queue", {})
 
     def pause_session(self, session_id: str) -> Json:
         """Start no further run until ``resume_session``."""
-        return self._one("POST", f"/v1/sessions/{_part(session_id)}/pause")
+        return self._one("POST", f"/v1/sessions/{part(session_id)}/pause")
 
-    def resume_session(self, session_id: str) -> Json:
-        """Undo ``pause_session``."""
-        return self._one("POST", f"/v1/sessions/{_part(session_id)}/resume")
+    def resume_session(self, session_id: str, *, unkillable: bool = False) -> Json:
+        """Undo ``pause_session``; ``unkillable``: also the hold for a process that could not be killed."""
+        params = {"unkillable": "true"} if unkillable else None
+        return self._one("POST", f"/v1/sessions/{part(session_id)}/resume", params=params)
 
     # --- runs -------------------------------------------------------------------------------------------------------
 
@@ -138,7 +147,13 @@ class Client:
         run_at: datetime | None = None,
         timeout: timedelta | float | None = None,
         deadline: datetime | None = None,
+        start_timeout: timedelta | float | None = None,
+        idle_timeout: timedelta | float | None = None,
+        step_timeout: timedelta | float | None = None,
         max_retries: int | None = None,
+        retry: Mapping[str, Any] | None = None,
+        order: str | None = None,
+        recovery: Mapping[str, Any] | None = None,
         on_busy: str | None = None,
         parent_run_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -146,22 +161,38 @@ class Client:
     ) -> Json:
         """Accept a run; when this returns, its row is committed. ``{id, status, position, replayed}``.
 
+        ``timeout``: of one attempt, ``deadline``: of all of it, ``start_timeout``: until its first start,
+        ``idle_timeout``: without progress, ``step_timeout``: of a step that names none of its own.
+
+        ``max_retries``: further attempts after failed ones (left out: what the agent's profile says), ``retry``: their
+        pauses (``initial_seconds``, ``factor``, ``max_seconds``, ``jitter``) and error codes (``on``), ``order``: the
+        session waits meanwhile (``strict``) or goes on (``skip_failed``).
+
+        ``recovery``: what becomes of it when its worker is lost (``strategy``, ``max_attempts``); what is left out the
+        profile, the workspace or the deployment says.
+
         Repeats after a lost answer find the same run, by the key given or one made here. Raises Conflict
         (``session_busy``, ``idempotency_conflict``), LimitReached, NotFound, InvalidRequest, PayloadTooLarge.
         """
-        fields: Json = {"class": run_class, "delay_seconds": _seconds(delay), "run_at": _moment(run_at)}
-        body = _given(
+        fields: Json = {"class": run_class, "delay_seconds": seconds(delay), "run_at": moment(run_at)}
+        body = given(
             input=input,
-            timeout_seconds=_seconds(timeout),
-            deadline=_moment(deadline),
+            timeout_seconds=seconds(timeout),
+            deadline=moment(deadline),
+            start_timeout_seconds=seconds(start_timeout),
+            idle_timeout_seconds=seconds(idle_timeout),
+            step_timeout_seconds=seconds(step_timeout),
             max_retries=max_retries,
+            retry=retry or None,
+            recovery=recovery or None,
+            order=order,
             on_busy=on_busy,
             parent_run_id=parent_run_id,
             metadata=metadata,
             **fields,
         )
         headers = {"idempotency-key": idempotency_key or new_key()}
-        response = self._api.call("POST", f"/v1/sessions/{_part(session_id)}/runs", body=body, headers=headers)
+        response = self._api.call("POST", f"/v1/sessions/{part(session_id)}/runs", body=body, headers=headers)
         return {**response.json(), "replayed": response.headers.get("idempotent-replayed") == "true"}
 
     def submit_many(self, items: Sequence[SubmitItem]) -> list[Json]:
@@ -172,7 +203,7 @@ class Client:
 
     def run(self, run_id: str) -> Json:
         """One run. Raises NotFound."""
-        return self._one("GET", f"/v1/runs/{_part(run_id)}")
+        return self._one("GET", f"/v1/runs/{part(run_id)}")
 
     def runs(self, *, limit: int | None = None, **filters: Any) -> list[Json]:
         """Runs, newest first. Filters: status, workspace, session, error_code, recovery_state, run_class,
@@ -183,7 +214,7 @@ class Client:
 
     def wait(self, run_id: str, *, timeout: timedelta | float | None = None) -> Json:
         """The run once it is terminal. Raises TimeoutError; the run goes on then."""
-        deadline = None if timeout is None else time.monotonic() + (_seconds(timeout) or 0.0)
+        deadline = None if timeout is None else time.monotonic() + (seconds(timeout) or 0.0)
         run = self.run(run_id)
         last = None
         while run["status"] not in TERMINAL:
@@ -204,46 +235,47 @@ class Client:
         Reconnects by itself and goes on where it was, without gap or repeat. An event of type ``reset`` says that
         older ones are gone. Raises TimeoutError, NotFound.
         """
-        deadline = None if timeout is None else time.monotonic() + (_seconds(timeout) or 0.0)
+        deadline = None if timeout is None else time.monotonic() + (seconds(timeout) or 0.0)
         if id.startswith("ses"):
-            return follow(self._api, f"/v1/sessions/{_part(id)}/events", after=after, deadline=deadline)
+            return follow(self._api, f"/v1/sessions/{part(id)}/events", after=after, deadline=deadline)
         return follow(self._api, _run_events(id), after=after, deadline=deadline, ends=RUN_ENDS)
 
-    def cancel(self, run_id: str) -> Json:
-        """Ask for the end of a run: a queued one is cancelled at once, an active one by its worker."""
-        return self._one("POST", f"/v1/runs/{_part(run_id)}/cancel")
+    def steer(self, session_id: str, text: str, *, idempotency_key: str | None = None) -> Json:
+        """Say a text into the session's live run; a run of its own where nothing is active.
 
-    def requeue(self, run_id: str) -> Json:
-        """A terminal run becomes eligible again now. Raises Conflict ``run_requeue_invalid_status``."""
-        return self._one("POST", f"/v1/runs/{_part(run_id)}/requeue", once=True)
+        ``delivery``: ``delivered`` (its terminal has shown the text), ``unverified`` (typed, not proved) or ``queued``
+        (it became the run ``id``). Raises Conflict ``steer_unsupported``, Unavailable when the worker is silent.
+        """
+        return self.submit(session_id, text, on_busy="steer", idempotency_key=idempotency_key)
 
-    def send_input(self, run_id: str, text: str) -> Json:
-        """Answer a run that waits. Raises Conflict when it does not."""
-        return self._one("POST", f"/v1/runs/{_part(run_id)}/input", body={"input": text})
+    def cancel(self, run_id: str, *, grace: timedelta | float | None = None, force: bool = False) -> Json:
+        """Ask for the end of a run: a queued one is cancelled at once, an active one by its worker; its children too.
+
+        ``result``: ``removed``, ``signalled`` or ``too_late``. ``grace``: when its agent is killed should it not have
+        ended by then; ``force``: at once. Left out: after the graces of the worker's ladder.
+        """
+        body = given(grace_seconds=seconds(grace), force=force or None)
+        return self._one("POST", f"/v1/runs/{part(run_id)}/cancel", body=body or None)
 
     def note(self, run_id: str, note: str) -> Json:
         """Write an operator's note on a run."""
-        return self._one("PATCH", f"/v1/runs/{_part(run_id)}", body={"note": note})
+        return self._one("PATCH", f"/v1/runs/{part(run_id)}", body={"note": note})
 
     def result(self, run_id: str) -> Json:
         """``{status, output, exit_code, error}``; ``output`` is the agent's answer as text."""
-        return self._one("GET", f"/v1/runs/{_part(run_id)}/result")
+        return self._one("GET", f"/v1/runs/{part(run_id)}/result")
 
     def output(self, run_id: str) -> str:
         """The whole answer, also where ``result`` shows only a part of it. Raises NotFound ``no_output``."""
-        return self._api.call("GET", f"/v1/runs/{_part(run_id)}/output").text
+        return self._api.call("GET", f"/v1/runs/{part(run_id)}/output").text
 
     def attempts(self, run_id: str) -> list[Json]:
         """Every execution of the run, and why it was started."""
-        return self._list(f"/v1/runs/{_part(run_id)}/attempts", {})
-
-    def steps(self, run_id: str) -> list[Json]:
-        """What happened to the run, system steps included."""
-        return self._list(f"/v1/runs/{_part(run_id)}/steps", {})
+        return self._list(f"/v1/runs/{part(run_id)}/attempts", {})
 
     def recording(self, run_id: str, *, attempt: int | None = None) -> bytes:
         """The asciicast of an attempt (the last one by default). Raises NotFound ``no_recording``."""
-        response = self._api.call("GET", f"/v1/runs/{_part(run_id)}/transcript", params={"attempt": attempt})
+        response = self._api.call("GET", f"/v1/runs/{part(run_id)}/transcript", params={"attempt": attempt})
         return response.content
 
     # --- fleet ------------------------------------------------------------------------------------------------------
@@ -254,19 +286,19 @@ class Client:
 
     def worker(self, worker_id: str) -> Json:
         """One worker by id or name. Raises NotFound."""
-        return self._one("GET", f"/v1/workers/{_part(worker_id)}")
+        return self._one("GET", f"/v1/workers/{part(worker_id)}")
 
     def cordon(self, worker_id: str) -> Json:
         """Take no new runs."""
-        return self._one("POST", f"/v1/workers/{_part(worker_id)}/cordon")
+        return self._one("POST", f"/v1/workers/{part(worker_id)}/cordon")
 
     def uncordon(self, worker_id: str) -> Json:
         """Undo ``cordon``."""
-        return self._one("POST", f"/v1/workers/{_part(worker_id)}/uncordon")
+        return self._one("POST", f"/v1/workers/{part(worker_id)}/uncordon")
 
     def drain(self, worker_id: str) -> Json:
         """Finish current runs, then stop."""
-        return self._one("POST", f"/v1/workers/{_part(worker_id)}/drain")
+        return self._one("POST", f"/v1/workers/{part(worker_id)}/drain")
 
     def queue(self) -> Json:
         """The health snapshot of queue and fleet, camelCase."""
@@ -276,6 +308,10 @@ class Client:
         """What recovery did: counts, quarantine, latest times, main reasons."""
         return self._one("GET", "/v1/recovery")
 
+    def diagnosis(self, *, waiting_seconds: float | None = None, limit: int | None = None) -> Json:
+        """What has not moved for too long: silent owners, unheeded cancels, unkillable sessions, runs that wait."""
+        return self._one("GET", "/v1/diagnosis", params=given(waiting_seconds=waiting_seconds, limit=limit))
+
     def controller(self) -> Json:
         """Leader and epoch."""
         return self._one("GET", "/v1/controller")
@@ -283,62 +319,6 @@ class Client:
     def agents(self) -> list[Json]:
         """Agent programs that sessions may be created for."""
         return self._list("/v1/agents", {})
-
-    # --- tenancy ----------------------------------------------------------------------------------------------------
-
-    def workspaces(self) -> list[Json]:
-        """The workspaces this key sees."""
-        return self._list("/v1/workspaces", {})
-
-    def workspace(self, id_or_name: str) -> Json:
-        """One workspace. Raises NotFound."""
-        return self._one("GET", f"/v1/workspaces/{_part(id_or_name)}")
-
-    def create_workspace(
-        self,
-        name: str,
-        *,
-        weight: int | None = None,
-        max_active_runs: int | None = None,
-        max_queued_runs: int | None = None,
-        recovery_strategy: str | None = None,
-        recovery_max_attempts: int | None = None,
-    ) -> Json:
-        """A new workspace. Raises Conflict when the name is taken."""
-        body = _given(
-            name=name,
-            weight=weight,
-            max_active_runs=max_active_runs,
-            max_queued_runs=max_queued_runs,
-            recovery_strategy=recovery_strategy,
-            recovery_max_attempts=recovery_max_attempts,
-        )
-        return self._one("POST", "/v1/workspaces", body=body, once=True)
-
-    def update_workspace(self, id_or_name: str, **changes: Any) -> Json:
-        """Change ``weight``, ``max_active_runs``, ``max_queued_runs``, ``recovery_strategy``,
-        ``recovery_max_attempts``; None takes a cap or a word about recovery back."""
-        return self._one("PATCH", f"/v1/workspaces/{_part(id_or_name)}", body=changes)
-
-    def keys(self, *, workspace: str | None = None) -> list[Json]:
-        """Keys without their secrets."""
-        return self._list("/v1/keys", {"workspace": workspace})
-
-    def create_key(
-        self,
-        name: str,
-        *,
-        workspace: str | None = None,
-        scopes: Iterable[str] = ("read", "run"),
-        expires_at: datetime | None = None,
-    ) -> Json:
-        """A new key; its ``secret`` is in this answer and nowhere else."""
-        body = _given(name=name, workspace=workspace, scopes=list(scopes), expires_at=_moment(expires_at))
-        return self._one("POST", "/v1/keys", body=body, once=True)
-
-    def revoke_key(self, key_id: str) -> Json:
-        """End a key."""
-        return self._one("DELETE", f"/v1/keys/{_part(key_id)}")
 
     # --- health -----------------------------------------------------------------------------------------------------
 
@@ -354,23 +334,6 @@ class Client:
         """The exposition for Prometheus."""
         return self._api.call("GET", "/metrics").text
 
-    # --- shapes -----------------------------------------------------------------------------------------------------
-
-    def _one(self, method: str, path: str, **more: Any) -> Json:
-        document: Json = self._api.json(method, path, **more) or {}
-        return document
-
-    def _list(self, path: str, params: Mapping[str, Any], *, limit: int | None = None) -> list[Json]:
-        items: list[Json] = []
-        cursor: str | None = None
-        while True:
-            want = PAGE if limit is None else min(PAGE, limit - len(items))
-            page = self._api.json("GET", path, params={**params, "cursor": cursor, "limit": want})
-            items += page["items"]
-            cursor = page.get("next_cursor")
-            if cursor is None or (limit is not None and len(items) >= limit):
-                return items
-
 
 def new_key() -> str:
     """An idempotency key."""
@@ -378,26 +341,7 @@ def new_key() -> str:
 
 
 def _run_events(run_id: str) -> str:
-    return f"/v1/runs/{_part(run_id)}/events"
-
-
-def _part(text: str) -> str:
-    """One path segment: an id from outside must not lead elsewhere. An empty one would name the collection."""
-    if text in ("", ".", ".."):
-        raise NotFound(f"{text!r} is no id")
-    return quote(text, safe="")
-
-
-def _given(**fields: Any) -> Json:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _seconds(value: timedelta | float | None) -> float | None:
-    return value.total_seconds() if isinstance(value, timedelta) else value
-
-
-def _moment(value: datetime | None) -> str | None:
-    return None if value is None else value.astimezone().isoformat()
+    return f"/v1/runs/{part(run_id)}/events"
 
 
 def _item(item: SubmitItem) -> Json:

@@ -13,6 +13,7 @@ from typing import Any
 from oah.controller.duties import Acting, Duty, KeepEpoch, Rota
 from oah.controller.rules import ControllerRules
 from oah.errors import OahError
+from oah.ports.blobs import Blobs
 from oah.ports.broker import Broker
 from oah.ports.clock import Clock, Ids
 from oah.ports.store import Store
@@ -22,16 +23,19 @@ from oah.runtime.leadership import Leadership
 from oah.runtime.loop import Loop
 from oah.runtime.probe import Exposition, Probe
 from oah.services.audit import AuditOwners
+from oah.services.bury import BuryPoison, EvictLetters
 from oah.services.cancel import CancelChildren
 from oah.services.caps import RecomputeCaps
 from oah.services.clocks import WatchClocks
 from oah.services.decisions import Decisions
 from oah.services.epoch import EpochKeeper
+from oah.services.expire import ExpireRuns
 from oah.services.forget import ForgetWorkers
 from oah.services.measure import MeasureQueues
 from oah.services.orphans import JudgeOwners
 from oah.services.place import Places
 from oah.services.promote import PromoteRuns
+from oah.services.prune import Prune
 from oah.services.reconcile import Reconcile
 from oah.services.recover import RecoverOwners
 from oah.services.rehydrate import Rehydrate
@@ -64,6 +68,8 @@ class ControllerContext:
     endpoint: Endpoint | None = None
     tell_jobs: Callable[[], object] = field(default=lambda: None)
     """Lets the queue of maintenance jobs hear again of what it may have lost."""
+    blobs: Blobs | None = None
+    """Where recordings and long results lie; None: nothing is pruned here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,10 @@ class Services:
     promote: PromoteRuns
     relay: RelayRuns
     recover: RecoverOwners
+    expire: ExpireRuns
+    letters: EvictLetters
+    poison: BuryPoison
+    prune: Prune | None
     going_on: Callable[[], bool] = field(default=lambda: True)
 
     def rota(self, context: ControllerContext) -> Rota:
@@ -93,6 +103,7 @@ class Services:
             Duty("clocks", timedelta(0), self.clocks.keep_watch),
             Duty("epoch", timedelta(0), self.keep_epoch),
             Duty("sweep", timedelta(0), lambda: self.sweep(epoch())),
+            Duty("expire", timedelta(0), lambda: self.expire(epoch())),
             Duty("look_again", rules.look_again_every, lambda: self.reconcile.look_again(epoch())),
             Duty("audit", rules.audit_every, lambda: self.audit(epoch(), self.going_on)),
             Duty("reconcile", rules.reconcile_every, lambda: self.reconcile.look(epoch(), self.going_on)),
@@ -100,6 +111,8 @@ class Services:
             Duty("children", rules.look_again_every, lambda: self.children(epoch(), self.going_on)),
             Duty("measure", rules.measure_every, self.measure),
             Duty("forget", rules.audit_every, self.forget),
+            Duty("poison", rules.audit_every, self.poison),
+            Duty("letters", rules.measure_every, self.letters),
             Duty("jobs", rules.jobs_every, context.tell_jobs),
         )
         return Rota(duties, context.clock, context.epochs, going_on=self.going_on)
@@ -127,6 +140,10 @@ def create_services(context: ControllerContext, *, going_on: Callable[[], bool] 
         promote=PromoteRuns(store, places),
         relay=RelayRuns(store, places, telemetry, rules.relay_older_than),
         recover=recover,
+        expire=ExpireRuns(store, broker, places, telemetry, decisions),
+        letters=EvictLetters(store, broker, telemetry, rules.dead_letters),
+        poison=BuryPoison(store, broker),
+        prune=None if context.blobs is None else Prune(store, context.blobs, broker, telemetry, *rules.pruning),
         going_on=going_on,
     )
 
@@ -158,17 +175,23 @@ class _Leading:
         only = self.leadership.only
         promote = self._loop("promote", only(lambda: _promote(self._context, self.services)), rules.tick_every)
         relay = self._loop("relay", only(lambda: _relay(self._context, self.services)), rules.relay_every)
-        return [self._leader, promote, relay, self.leadership]
+        loops: list[Component] = [self._leader, promote, relay]
+        if self.services.prune is not None:  # apart: it deletes for seconds, and nobody's recovery may wait for it
+            prune = self.services.prune
+            loops.append(self._loop("prune", only(lambda: _prune(prune, self.leadership)), rules.prune_every))
+        return [*loops, self.leadership]
 
     def gained(self) -> None:
         """A new leader knows no clock and owes every duty."""
         self.services.clocks.begin()
+        self.services.letters.begin()
         self._rota.restart()
         self._leader.wake()
 
     def lost(self) -> None:
         """The figures are another's now."""
         self.services.measure.clear()
+        self.services.letters.clear()
 
     def _loop(self, name: str, work: Callable[[], timedelta | None], interval: timedelta) -> Loop:
         return Loop(
@@ -192,6 +215,11 @@ def create_controller(context: ControllerContext) -> list[Component]:
 
 def _promote(context: ControllerContext, services: Services) -> timedelta | None:
     services.promote(context.epochs.current())
+    return None
+
+
+def _prune(prune: Prune, leadership: Leadership) -> timedelta | None:
+    prune(leadership.leads)
     return None
 
 

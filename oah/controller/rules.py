@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from oah.core.policy import clocks, orphan, placement, recovery
 from oah.core.policy.recovery import Override
+from oah.core.policy.retention import Rules as RetentionRules
 from oah.settings import Settings
 
 
@@ -29,6 +30,11 @@ class ControllerRules:
     relay_older_than: timedelta = timedelta(seconds=2)
     measure_every: timedelta = timedelta(seconds=5)
     jobs_every: timedelta = timedelta(seconds=2)
+    dead_letters: int = 500
+    retention: RetentionRules = field(default_factory=RetentionRules)
+    prune_every: timedelta = timedelta(minutes=1)
+    prune_rows: int = 500
+    prune_batches: int = 8
     profiles: Mapping[str, Override] = field(default_factory=dict)
     """What the profiles that this process knows say about recovery, by name."""
 
@@ -43,6 +49,11 @@ class ControllerRules:
         return clocks.Rules(self.lease, self.margin)
 
     @property
+    def pruning(self) -> tuple[RetentionRules, int, int]:
+        """For `services/prune.py`: what ages out, rows of a window, windows of a pass."""
+        return self.retention, self.prune_rows, self.prune_batches
+
+    @property
     def placement(self) -> placement.Rules:
         """For `core/policy/placement.py`."""
         return placement.Rules(self.lease)
@@ -52,6 +63,26 @@ def recovery_rules(settings: Settings) -> recovery.Rules:
     """What an operator wants done with runs whose owner is gone; a starting worker needs it too."""
     strategy = recovery.Strategy(settings.recovery_strategy.value)
     return recovery.Rules(strategy, settings.stale_run_recovery_max_attempts)
+
+
+def retention_rules(settings: Settings) -> RetentionRules:
+    """What ages out, and when; `oah db prune` needs it too."""
+    section = settings.retention
+
+    def days(value: float) -> timedelta | None:
+        return timedelta(days=value) if value else None
+
+    return RetentionRules(
+        events=days(section.events_days),
+        recordings=days(section.recordings_days),
+        runs=days(section.runs_days),
+        dead_letters=days(section.dead_letters_days),
+        audit=days(section.audit_days),
+        jobs=days(section.jobs_days),
+        webhook_deliveries=days(section.webhook_deliveries_days),
+        idempotency_keys=timedelta(hours=section.idempotency_hours),
+        workers=days(section.workers_days),
+    )
 
 
 def controller_rules(settings: Settings, profiles: Mapping[str, Override] | None = None) -> ControllerRules:
@@ -69,5 +100,10 @@ def controller_rules(settings: Settings, profiles: Mapping[str, Override] | None
         tick_every=timedelta(seconds=section.tick_seconds),
         relay_every=timedelta(seconds=section.relay_seconds),
         relay_older_than=timedelta(seconds=section.relay_older_than_seconds),
+        dead_letters=settings.limits.dead_letters,
+        retention=retention_rules(settings),
+        prune_every=timedelta(seconds=settings.retention.every_seconds),
+        prune_rows=settings.retention.batch_rows,
+        prune_batches=settings.retention.batches,
         profiles=profiles or {},
     )

@@ -12,6 +12,9 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
 
+from oah.core.model.timeout import TimeoutReason
+from oah.ports.commands import Delivery
+
 MAX_RESULT_BYTES = 1024 * 1024
 """Result text kept in the row; what is longer lies as a blob (source: details.md, Defaults)."""
 
@@ -53,14 +56,18 @@ class AgentSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRequest:
-    """One run's input. `timeout`: for this attempt, None = none. `ladder`: graces used for a cancel; a timeout kills
-    at once."""
+    """One run's input. `timeout`: for this attempt, None = none. `deadline_in`: what is left of the run's deadline.
+    `idle`: how long there may be no progress; None: as the profile says. `ladder`: graces used for a cancel; a time-out
+    kills at once. `env`: what is the run's own and not the session's (its key, the API's address)."""
 
     run_id: str
     attempt: int
     input: str
     timeout: timedelta | None = None
+    deadline_in: timedelta | None = None
+    idle: timedelta | None = None
     ladder: KillLadder = KillLadder()
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 class TurnControl(Protocol):
@@ -68,6 +75,17 @@ class TurnControl(Protocol):
 
     def cancel_requested(self) -> bool:
         """Whether the run is to be cancelled. Asked at least four times a second; must be cheap (an Event)."""
+
+    def kill_after(self) -> timedelta | None:
+        """How long after the cancel the agent is to be killed, should the ladder take longer; None: as the ladder
+        says. As cheap and as often."""
+
+    def overdue(self) -> TimeoutReason | None:
+        """A limit that others watch (a step's, a model call's) has passed: end the turn. As cheap and as often."""
+
+    def idle_for(self, seen: timedelta) -> timedelta | None:
+        """The terminal has shown no progress for `seen`: how long nothing else was heard from the run either, at most
+        `seen`. None: that is not known yet, ask again."""
 
     def on_output(self, text: str) -> None:
         """Progress: new text of the answer, cleaned, in order, at most four calls a second. Must not block."""
@@ -128,6 +146,13 @@ class Agent(Protocol):
 
         Raises LeaseError `fenced` when the deadman killed it (deadline or late rule): write nothing, the session may
         be somebody else's.
+        """
+
+    def say(self, text: str, timeout: timedelta, *, asked_for: bool = False) -> Delivery:
+        """Say a text into the turn that runs, from another thread than the slot's: once, or not at all. `asked_for`:
+        the run waits for it, so it also goes to agents that are not spoken to while they work.
+
+        Waits at most `timeout` for a turn that listens, and as long again for the terminal to show the text.
         """
 
     def alive(self) -> bool:

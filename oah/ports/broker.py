@@ -68,6 +68,7 @@ __all__ = [
     "LaneDepth",
     "LeaseView",
     "Placed",
+    "PoisonValue",
     "QueueFigures",
     "Recover",
     "Release",
@@ -92,6 +93,27 @@ class BrokerOptions:
     longest_block: timedelta = timedelta(seconds=5)
     """One blocking read; longer waits are several, so that a peer that has fallen silent is noticed."""
     extra: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoisonValue:
+    """A value that could not be read. ``data``: the first MiB of it; ``dumped``: it was no string, and this is what
+    DUMP says. ``number``, ``turn`` and ``shared`` name its place, and until when it was its."""
+
+    key: str
+    """Where it lay."""
+    data: bytes
+    size: int
+    dumped: bool
+    place: str
+    number: int
+    turn: int
+    shared: bool
+
+    @property
+    def complete(self) -> bool:
+        """Whether ``data`` is all of it."""
+        return len(self.data) == self.size
 
 
 class Dispatch(Protocol):
@@ -133,7 +155,11 @@ class Dispatch(Protocol):
     def restore(self, epoch: EpochId, sessions: Sequence[Restore]) -> list[bool]: ...
     def free(self, epoch: EpochId, sessions: Sequence[Free]) -> list[Freed]: ...
     def release(self, epoch: EpochId, sessions: Sequence[Release]) -> list[Freed]: ...
-    def expire(self, epoch: EpochId, *, limit: int) -> list[Expired]: ...
+    def expire(self, epoch: EpochId, *, limit: int, lease: timedelta = timedelta(0)) -> list[Expired]:
+        """Leases that have passed. ``lease``: what anybody is given at most; leases that end later than two of them
+        were written under a clock that has jumped back since, and end in one. 0: they are let be."""
+        ...
+
     def recover(self, epoch: EpochId, sessions: Sequence[Recover]) -> list[Freed]: ...
     def cancel(self, epoch: EpochId, sessions: Sequence[SessionId]) -> list[Place]: ...
     def undue(self, epoch: EpochId, runs: Sequence[RunId]) -> None:
@@ -236,6 +262,15 @@ class Broker(Dispatch, Epochs, Signals, Registry, Protocol):
 
     def poison(self, *, limit: int = 100) -> list[tuple[str, bytes]]:
         """Values that could not be decoded, set aside with their key and bytes."""
+        ...
+
+    def set_aside_values(self) -> list[PoisonValue]:
+        """The same, to be carried away; one without data has expired."""
+        ...
+
+    def drop_set_aside(self, values: Sequence[PoisonValue]) -> int:
+        """They are kept elsewhere now; how many were still there. The rest of one that is not ``complete`` stays
+        under its ``place`` until it expires, unlisted."""
         ...
 
     def close(self) -> None: ...

@@ -81,6 +81,7 @@ class LetterFilter:
     """Which letters. ``workspace_id`` None: all, also of no workspace. ``since``: those that died last after it."""
 
     workspace_id: WorkspaceId | None = None
+    ids: tuple[str, ...] | None = None
     kind: LetterKind | None = None
     session_id: SessionId | None = None
     code: str | None = None

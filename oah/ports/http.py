@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -62,3 +62,6 @@ class HttpSender(Protocol):
     """Safe to use from many threads. Never raises for what a server or the network does."""
 
     def send(self, call: HttpCall) -> HttpAnswer | HttpFailed: ...
+    def send_all(self, calls: Sequence[HttpCall]) -> list[HttpAnswer | HttpFailed]:
+        """All of them at once; their answers in order, when the last one is there."""
+        ...

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from oah.core.model.ids import ClaimToken, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.run import (
+    OnBusy,
     OrderMode,
     Outcome,
     ReadyClass,
@@ -42,7 +43,8 @@ class NewRun:
     due_at: datetime | None = None
     timeout: timedelta | None = None
     deadline_at: datetime | None = None
-    max_retries: int = 0
+    max_retries: int | None = None
+    """None: the profile's."""
     parent_run_id: RunId | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     order_mode: OrderMode = OrderMode.STRICT
@@ -55,8 +57,19 @@ class NewRun:
     recovery_max_attempts: int | None = None
     idempotency_key: str | None = None
     request_hash: str | None = None
-    reject_if_busy: bool = False
-    """``on_busy=reject``: Conflict ``session_busy`` when a run is active or queued."""
+    on_busy: OnBusy = OnBusy.ENQUEUE
+    """``reject``: Conflict ``session_busy`` when a run is active or queued. ``interrupt``, ``rollback``: the active run
+    is asked to stop, this one goes before all others. ``steer``: said into the active run instead, if there is one."""
+    by: str = ""
+    """Who submits it: also who asks the active run to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """An active run that was asked to stop, and whose it is."""
+
+    run_id: RunId
+    worker_id: WorkerId | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,10 @@ class Accepted:
     due_in: timedelta | None
     event_number: int
     replayed: bool = False
+    stopped: Stopped | None = None
+    """The active run that was asked to stop for this one (``interrupt``, ``rollback``)."""
+    steer: RunId | None = None
+    """No run was made: ``run`` is the active one, and the command found by this id has the text for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +170,14 @@ class RunFence:
 
 
 @dataclass(frozen=True, slots=True)
+class RetryPlan:
+    """Another attempt, not before ``delay`` has passed. ``max_retries``: by the rules that decided it."""
+
+    delay: timedelta
+    max_retries: int
+
+
+@dataclass(frozen=True, slots=True)
 class Settlement:
     """The outcome of an attempt. ``keep_owner``: the agent lives on (→ parked); else the tree is verified empty."""
 
@@ -161,6 +186,9 @@ class Settlement:
     keep_owner: bool = False
     hold: HoldReason | None = None
     """Hold the session with this (``unkillable``)."""
+    retry: RetryPlan | None = None
+    """The outcome is an attempt's, not the run's: queue the run again. Refused where somebody has asked the run to stop
+    or its deadline comes first; then the outcome is the run's after all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +206,8 @@ class AfterRun:
     """The status now; a settle of a run whose cancel was asked for may end as the outcome says."""
     voided: bool = False
     """The run was rolled back: an agent that was to be kept is ended, the session's next run starts fresh."""
+    due: DeferredRun | None = None
+    """A retry for which nobody waits (``order=skip_failed``): the broker is to hear when it is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,30 +333,6 @@ class DeferredRun:
     due_in: timedelta
 
 
-class CancelResult(StrEnum):
-    """What a cancel found."""
-
-    REMOVED = "removed"
-    """It was queued and is cancelled now."""
-    SIGNALLED = "signalled"
-    """It is active; its owner will end it."""
-    TOO_LATE = "too_late"
-    """It had already ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    """Answer of a cancel; ``owner`` to be told to look; ``after`` when it was removed from the queue."""
-
-    run: Run
-    result: CancelResult
-    owner: WorkerId | None = None
-    lane: Lane | None = None
-    after: AfterRun | None = None
-    unheld: bool = False
-    """It was waiting for its retry, and the hold of its session ended with it."""
-
-
 EXCERPT = 2_000
 """Characters of an input that a list of runs shows: a page of whole ones could be hundreds of megabytes."""
 
@@ -374,20 +380,3 @@ class StoreCounts:
     locked_sessions: int = 0
     """Sessions with an owner row and an eligible run."""
 
-
-class CommandKind(StrEnum):
-    """What an operator asks of one worker; a row in SQL, control only says "look"."""
-
-    CORDON = "cordon"
-    UNCORDON = "uncordon"
-    DRAIN = "drain"
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerCommand:
-    """A row of ``worker_commands`` that the worker has not seen yet."""
-
-    id: int
-    worker_id: WorkerId
-    kind: CommandKind
-    by: str

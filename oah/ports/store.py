@@ -25,18 +25,19 @@ from oah.core.model.run import (
 from oah.core.model.session import HoldReason, Session, SessionState
 from oah.core.model.workspace import ApiKey, Scope, Workspace
 from oah.errors import RequestError
+from oah.ports.audit import AuditStore
 from oah.ports.children import ChildrenStore
+from oah.ports.commands import CommandKind, CommandStore, WorkerCommand
 from oah.ports.dead_letters import DeadLetterStore
+from oah.ports.figures import FigureStore
 from oah.ports.jobs import JobStore
+from oah.ports.requeue import RequeueStore
 from oah.ports.retention import RetentionStore
 from oah.ports.rows import (
     EXCERPT,
     Accepted,
     AfterRun,
     AlreadyActive,
-    Cancelled,
-    CancelResult,
-    CommandKind,
     DeferredRun,
     IsHeld,
     IsSuspect,
@@ -49,6 +50,7 @@ from oah.ports.rows import (
     QueuedSession,
     RecoveryAction,
     RecoveryWrite,
+    RetryPlan,
     RunFence,
     RunFilter,
     Settlement,
@@ -56,11 +58,13 @@ from oah.ports.rows import (
     Started,
     StartReply,
     Stop,
+    Stopped,
     StoreCounts,
     SubmitLimits,
-    WorkerCommand,
 )
 from oah.ports.steps import StepStore
+from oah.ports.stops import Cancelled, CancelResult
+from oah.ports.waits import WaitStore
 from oah.ports.webhooks import WebhookStore
 
 __all__ = [
@@ -85,6 +89,7 @@ __all__ = [
     "RecoveryAction",
     "RecoveryStore",
     "RecoveryWrite",
+    "RetryPlan",
     "RunFence",
     "RunFilter",
     "Settlement",
@@ -92,6 +97,7 @@ __all__ = [
     "StartReply",
     "Started",
     "Stop",
+    "Stopped",
     "Store",
     "StoreCounts",
     "SubmitLimits",
@@ -144,10 +150,6 @@ class WorkStore(Protocol):
     def promote(self, runs: Sequence[RunId], holds_ended: Sequence[SessionId], epoch: EpochId) -> list[QueuedSession]:
         """Clear ``deferred`` (with a new position) of runs that are due and end holds that have ended; idempotent.
         Returns the sessions concerned for ``ensure``/``hold`` (also those with nothing left: ``ready_class`` None)."""
-        ...
-
-    def take_commands(self, worker_id: WorkerId) -> list[WorkerCommand]:
-        """Commands for this worker, oldest first, each handed out once."""
         ...
 
 
@@ -212,10 +214,11 @@ class CatalogStore(Protocol):
         workspace_id: WorkspaceId | None,
         scopes: frozenset[Scope],
         expires_at: datetime | None,
+        by: str = "system",
     ) -> ApiKey: ...
     def key_by_digest(self, digest: str) -> ApiKey | None: ...
     def keys(self, workspace_id: WorkspaceId | None) -> list[ApiKey]: ...
-    def revoke_key(self, key_id: KeyId) -> ApiKey: ...
+    def revoke_key(self, key_id: KeyId, *, by: str = "system") -> ApiKey: ...
 
     def create_session(self, session: Session) -> Session: ...
     def session(self, session_id: SessionId, workspace_id: WorkspaceId | None) -> Session:
@@ -266,20 +269,13 @@ class CatalogStore(Protocol):
         by: str,
         reason: StopReason = StopReason.CANCEL,
     ) -> Cancelled: ...
-    def requeue(self, run_id: RunId, workspace_id: WorkspaceId | None, *, by: str) -> Accepted:
-        """A terminal run becomes eligible now with a new position; counters restart. Conflict
-        ``run_requeue_invalid_status`` otherwise."""
-        ...
-
-    def annotate_run(self, run_id: RunId, workspace_id: WorkspaceId | None, note: str) -> Run: ...
+    def annotate_run(
+        self, run_id: RunId, workspace_id: WorkspaceId | None, note: str, *, by: str = "system"
+    ) -> Run: ...
     def events(self, session_id: SessionId, *, after: int, limit: int, run_id: RunId | None = None) -> list[Event]: ...
     def events_since(self, cursors: Mapping[SessionId, int], *, limit: int) -> list[Event]:
         """For a tailer: events of many sessions after their cursors, in one statement, each session's in order. A
         session gets at least its share, ``limit // len(cursors)``, if it has that many."""
-        ...
-
-    def command_worker(self, worker_id: WorkerId, kind: CommandKind, *, by: str) -> None:
-        """Write a command (and an audit row)."""
         ...
 
     def counts(self, workspace_id: WorkspaceId | None, *, lease: timedelta) -> StoreCounts: ...
@@ -289,11 +285,16 @@ class Store(
     WorkStore,
     RecoveryStore,
     CatalogStore,
+    WaitStore,
+    CommandStore,
     ChildrenStore,
     StepStore,
     DeadLetterStore,
     JobStore,
     WebhookStore,
+    RequeueStore,
+    AuditStore,
+    FigureStore,
     RetentionStore,
     Protocol,
 ):

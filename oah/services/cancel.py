@@ -13,12 +13,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 from oah.core.model.ids import EpochId, RunId, WorkspaceId
 from oah.core.model.run import StopReason
 from oah.errors import LeaseError, NotFound, Unavailable
 from oah.ports.broker import Broker
 from oah.ports.children import Child
+from oah.ports.commands import CommandKind
 from oah.ports.store import Cancelled, CancelResult, Store
 from oah.services.place import Places, awake
 
@@ -36,9 +38,15 @@ def cancel(
     workspace_id: WorkspaceId | None,
     *,
     by: str,
+    kill_after: timedelta | None = None,
 ) -> Cancelled:
-    """What the cancel found. Raises NotFound, Unavailable (of the store; the broker's absence repairs itself)."""
-    found = _cancel(store, broker, epoch, run_id, workspace_id, by=by, reason=StopReason.CANCEL)
+    """What the cancel found. ``kill_after``: an active run's agent is killed then, should it take longer to end.
+
+    Raises NotFound, Unavailable (of the store; the broker's absence repairs itself).
+    """
+    found = cancel_one(store, broker, epoch, run_id, workspace_id, by=by, reason=StopReason.CANCEL)
+    if found.result is CancelResult.SIGNALLED and kill_after is not None:
+        _hurry(store, broker, found, kill_after, by=by)
     if found.result is not CancelResult.TOO_LATE:
         cancel_children(store, broker, epoch, run_id)
     return found
@@ -81,15 +89,24 @@ class CancelChildren:
         return cancelled
 
 
+def _hurry(store: Store, broker: Broker, found: Cancelled, kill_after: timedelta, *, by: str) -> None:
+    if found.owner is None:
+        return
+    data = {"after_ms": kill_after // timedelta(milliseconds=1)}
+    store.command_run(found.owner, CommandKind.KILL, found.run.id, found.run.attempt, by=by, data=data)
+    with contextlib.suppress(Unavailable):  # it reads its commands with every heartbeat
+        broker.look([found.owner])
+
+
 def _cancel_child(store: Store, broker: Broker, epoch: EpochId | None, child: Child) -> bool:
     try:
-        found = _cancel(store, broker, epoch, child.run_id, None, by=child.by, reason=StopReason.PARENT)
+        found = cancel_one(store, broker, epoch, child.run_id, None, by=child.by, reason=StopReason.PARENT)
     except NotFound:
         return False  # retention was faster
     return found.result is not CancelResult.TOO_LATE
 
 
-def _cancel(
+def cancel_one(
     store: Store,
     broker: Broker,
     epoch: EpochId | None,
@@ -99,6 +116,7 @@ def _cancel(
     by: str,
     reason: StopReason,
 ) -> Cancelled:
+    """Without its children. Raises NotFound, Unavailable (of the store)."""
     found = store.cancel(run_id, workspace_id, by=by, reason=reason)
     # Should this fail: the mark is in SQL. The owner's next mark reads it, a start finds nothing, reconcile repairs the
     # ready set.
@@ -121,7 +139,7 @@ def _tell(store: Store, broker: Broker, epoch: EpochId | None, found: Cancelled)
 
 def _forget(store: Store, broker: Broker, epoch: EpochId, found: Cancelled) -> None:
     session_id = found.run.session_id
-    if found.run.deferred:
+    if found.run.due_at is not None:  # it may have waited for its time; it does not any more
         broker.undue(epoch, [found.run.id])
     if found.unheld:
         Places(store, broker).put(epoch, [awake(each) for each in store.queued_sessions_of([session_id], epoch)])

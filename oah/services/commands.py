@@ -6,7 +6,8 @@ from oah.core.model.ids import WorkerId
 from oah.core.model.worker import WorkerReport
 from oah.errors import NotFound, Unavailable
 from oah.ports.broker import Broker
-from oah.ports.store import CommandKind, Store
+from oah.ports.commands import CommandKind
+from oah.ports.store import Store
 
 
 def find(broker: Broker, named: str) -> WorkerReport:

@@ -1,4 +1,4 @@
-"""Look at the queue, the fleet, recovery, and at why one run waits. Reads only; figures of one look, never added up.
+"""Look at the queue, the fleet and recovery. Reads only; figures of one look, never added up.
 
 `readySessionCount` and the other names are fixed by the outside interface; their meaning stands at the fields below.
 """
@@ -8,20 +8,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from oah.core.model.epoch import EpochView
 from oah.core.model.ids import EpochId, WorkerId, WorkspaceId
-from oah.core.model.lane import Lane
-from oah.core.model.run import ReadyClass, RecoveryState, Run, RunStatus
-from oah.core.model.session import Session
+from oah.core.model.run import ReadyClass, RecoveryState, Run
 from oah.core.model.worker import WorkerReport, WorkerState
 from oah.errors import Unavailable
 from oah.ports.broker import Broker, QueueFigures
+from oah.ports.figures import RecoveryFigures
 from oah.ports.store import RunFilter, Store, StoreCounts
 
-LOOKED_AT = 1_000
-"""Runs of one recovery state that the overview looks at; more are reported as `truncated`."""
+SHOWN = 20
+"""Quarantined runs that the overview shows; the list of runs has all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,41 +113,21 @@ def queue_snapshot(
 class RecoveryOverview:
     """What recovery has done with the runs that exist now."""
 
-    counts: dict[RecoveryState, int]
-    oldest_quarantined_at: datetime | None
-    newest_quarantined_at: datetime | None
-    newest_recovered_at: datetime | None
-    reasons: tuple[tuple[str, int], ...]
-    """Main reasons, most frequent first."""
+    figures: RecoveryFigures
     quarantine: tuple[Run, ...]
+    """The newest of them."""
     stale_owners: int
-    truncated: bool
-    """More runs than were looked at: counts are lower bounds."""
 
 
 def recovery_overview(store: Store, workspace_id: WorkspaceId | None, *, lease: timedelta) -> RecoveryOverview:
     """Counts by state, quarantine, latest times, main reasons. Raises Unavailable."""
-    found = {state: _recovered(store, workspace_id, state) for state in RecoveryState}
-    quarantined = found[RecoveryState.QUARANTINED][0]
-    every = [run for runs, _ in found.values() for run in runs]
-    reasons = Counter(str((run.recovery or {}).get("reason") or "unknown") for run in every)
-    ended = sorted(run.ended_at for run in quarantined if run.ended_at is not None)
-    recovered = sorted(str((run.recovery or {}).get("last_recovered_at") or "") for run in every)
+    figures = store.recovery_figures(workspace_id)
+    latest = store.runs(RunFilter(workspace_id=workspace_id, recovery_state=RecoveryState.QUARANTINED, limit=SHOWN))
     return RecoveryOverview(
-        counts={state: len(runs) for state, (runs, _) in found.items()},
-        oldest_quarantined_at=ended[0] if ended else None,
-        newest_quarantined_at=ended[-1] if ended else None,
-        newest_recovered_at=datetime.fromisoformat(recovered[-1]) if recovered and recovered[-1] else None,
-        reasons=tuple(reasons.most_common(10)),
-        quarantine=tuple(quarantined[:20]),
+        figures=figures,
+        quarantine=latest.items,
         stale_owners=store.counts(workspace_id, lease=lease).stale_owners,
-        truncated=any(more for _, more in found.values()),
     )
-
-
-def _recovered(store: Store, workspace_id: WorkspaceId | None, state: RecoveryState) -> tuple[tuple[Run, ...], bool]:
-    page = store.runs(RunFilter(workspace_id=workspace_id, recovery_state=state, limit=LOOKED_AT))
-    return page.items, page.next_cursor is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,42 +161,3 @@ def live_workers(broker: Broker) -> list[WorkerReport]:
         return broker.workers()
     except Unavailable:
         return []
-
-
-def wait_reason(run: Run, session: Session, queue: Sequence[Run], workers: Sequence[WorkerReport]) -> str | None:
-    """Why a queued run does not run yet, in words; None when it does not wait. ``queue``: the session's."""
-    if run.status is RunStatus.WAITING_TOOL:
-        return "waits for an answer to the agent"
-    if run.status is not RunStatus.QUEUED:
-        return None
-    if run.deferred:
-        return f"delayed until {run.due_at.isoformat() if run.due_at else 'a later time'}"
-    if session.holds:
-        return "held: " + ", ".join(_hold(reason, until) for reason, until in sorted(session.holds.items()))
-    before = _before(run, queue)
-    if before is not None:
-        return f"behind run {before.id} ({before.status})"
-    return _no_worker(session.lane, workers) or "waits for a free slot"
-
-
-def _hold(reason: str, until: datetime | None) -> str:
-    return f"{reason} until {until.isoformat()}" if until else str(reason)
-
-
-def _before(run: Run, queue: Sequence[Run]) -> Run | None:
-    last: Run | None = None
-    for one in queue:
-        if one.id == run.id:
-            return last
-        if not one.deferred:
-            last = one
-    return last
-
-
-def _no_worker(lane: Lane, workers: Sequence[WorkerReport]) -> str | None:
-    serving = [worker for worker in workers if lane in worker.lanes and worker.state is not WorkerState.STOPPING]
-    if not serving:
-        return f"no live worker serves lane {lane}"
-    if all(worker.cordoned or worker.draining for worker in serving):
-        return f"every worker of lane {lane} is cordoned or drains"
-    return None

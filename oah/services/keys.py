@@ -38,6 +38,7 @@ def create(
     workspace_id: WorkspaceId | None,
     scopes: frozenset[Scope],
     expires_at: datetime | None = None,
+    by: str = "system",
 ) -> NewKey:
     """A new key. ``admin`` sees every workspace and therefore has none; every other key has exactly one.
 
@@ -58,6 +59,7 @@ def create(
         workspace_id=workspace_id,
         scopes=scopes,
         expires_at=expires_at,
+        by=by,
     )
     return NewKey(key, secret)
 
@@ -86,8 +88,8 @@ def valid(clock: Clock, key: ApiKey) -> ApiKey:
     return key
 
 
-def revoke(store: Store, key_id: KeyId) -> ApiKey:
+def revoke(store: Store, key_id: KeyId, *, by: str = "system") -> ApiKey:
     """End a key. Repeatable. Raises NotFound."""
     if len(key_id) > LONGEST:
         raise NotFound("no such key")
-    return store.revoke_key(key_id)
+    return store.revoke_key(key_id, by=by)

@@ -118,15 +118,15 @@ class Reconcile:
         misplaced = self._misplaced(epoch, sessions)
         self._doubt(misplaced)
         doubtful = {session.session_id for session, _ in misplaced}
-        # The others are told once more: a leased one has heard of it, the owner of a parked one is called. What only a
-        # stale owner has is recovery's.
+        # The others are told once more: a leased one has heard of it, the owner of a parked one is called, a hold has
+        # its end. What only a stale owner has is recovery's.
         lease = self._rules.lease
         self._places.put(
             epoch,
             [
                 each
                 for each in sessions
-                if each.session_id not in doubtful and not each.holds and (each.owner is None or each.owner.age < lease)
+                if each.session_id not in doubtful and (each.owner is None or each.owner.age < lease)
             ],
         )
 

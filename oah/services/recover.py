@@ -150,7 +150,5 @@ def _reason(decision: recovery.Decision, cause: str) -> str:
     match decision:
         case Quarantine(reason=reason) | Cancel(reason=reason):
             return reason
-        case Fail(reason=reason) if reason != recovery.FAIL_CLOSED:
-            return reason
         case Requeue() | Fail() | DropOwner():
             return cause

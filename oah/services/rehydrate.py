@@ -77,7 +77,7 @@ class Rehydrate:
         rest: SessionId | None = None
         while going_on():
             sessions = self.store.queued_sessions(epoch, after=after, limit=self.page)
-            holding = [each for each in sessions if each.holds and each.owner is None]
+            holding = [each for each in sessions if each.holds]  # with an owner: parked, and held where it stands
             self.places.put(epoch, holding)
             held += len(holding)
             if rest is None:

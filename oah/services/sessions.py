@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from oah.core.policy import admission
 from oah.errors import InvalidRequest, LeaseError, Unavailable
 from oah.ports.broker import Broker, Hold
 from oah.ports.clock import Clock, Ids
+from oah.ports.commands import CommandKind
 from oah.ports.store import Store
 from oah.services.cancel import cancel
 from oah.services.place import Places, awake
@@ -117,11 +119,20 @@ def close(
         return session
     # Closed to new runs first, so that none slips in behind the last one that is cancelled.
     closing = store.close_session(session_id, workspace_id, cancelling=cancelling)
+    _end_agent(store, broker, session_id, by=by)
     if not cancelling or closing.state is SessionState.CLOSED:
         return closing
     for run in store.queue_of(session_id, limit=CANCELLED_AT_ONCE):
         cancel(store, broker, epoch, run.id, workspace_id, by=by)
     return store.session(session_id, workspace_id)
+
+
+def _end_agent(store: Store, broker: Broker, session_id: SessionId, *, by: str) -> None:
+    """Its warm agent, now or after the last run. Should this fail, the agent ends when it has been idle for long."""
+    with contextlib.suppress(Unavailable, LeaseError):
+        owner = store.command_session(session_id, CommandKind.CLOSE, by=by)
+        if owner is not None:
+            broker.look([owner])
 
 
 def pause(
@@ -138,10 +149,21 @@ def pause(
 
 
 def resume(
-    store: Store, broker: Broker, epoch: EpochId | None, session_id: SessionId, workspace_id: WorkspaceId | None
+    store: Store,
+    broker: Broker,
+    epoch: EpochId | None,
+    session_id: SessionId,
+    workspace_id: WorkspaceId | None,
+    *,
+    unkillable: bool = False,
 ) -> Session:
-    """Undo ``pause``. Raises NotFound, Unavailable (the store)."""
+    """Undo ``pause``. Raises NotFound, Unavailable (the store).
+
+    ``unkillable``: somebody has looked and says that the process which could not be killed is gone.
+    """
     session = store.unhold_session(session_id, workspace_id, HoldReason.PAUSED)
+    if unkillable:
+        session = store.unhold_session(session_id, workspace_id, HoldReason.UNKILLABLE)
     if epoch is not None:
         try:
             Places(store, broker).put(epoch, [awake(each) for each in store.queued_sessions_of([session_id], epoch)])

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from oah.core.model.ids import ClaimToken, SessionId
-from oah.errors import InDoubt
-from oah.ports.broker import Broker, Free, Target
+from oah.core.model.ids import ClaimToken, EpochId, SessionId
+from oah.core.model.session import HoldReason
+from oah.errors import Backpressure, InDoubt, Unavailable
+from oah.ports.broker import Broker, Free, Hear, Target
 from oah.ports.epochs import EpochSource
-from oah.ports.store import AfterRun, OutputChunk, RunFence, Settlement, Store
+from oah.ports.store import AfterRun, DeferredRun, OutputChunk, RunFence, Settlement, Store
 from oah.ports.telemetry import Telemetry
+from oah.services.place import Places, awake
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +94,35 @@ class SettleRuns:
 
         True when a parked session of this worker is called already (a run waits in it).
         """
-        freed = self.broker.free(self.epochs.current(), [self._free(item) for item in ended])
+        epoch = self.epochs.current()
+        freed = self.broker.free(epoch, [self._free(item) for item in ended])
+        self._delay(epoch, [item.after.due for item in ended if item.after.due is not None])
+        self._look_again(epoch, [item.session_id for item in ended if HoldReason.BACKOFF in item.after.held])
         return any(item.parked and answer.owner is not None for item, answer in zip(ended, freed, strict=True))
+
+    def _delay(self, epoch: EpochId, due: Sequence[DeferredRun]) -> None:
+        """Retries that nobody waits for are heard of as delayed runs. What the broker does not take the relay says."""
+        if not due:
+            return
+        hears = [Hear(d.hear_session, d.run_id, d.lane, d.workspace_id, d.ready_class, due_in=d.due_in) for d in due]
+        try:
+            self.broker.enqueue(epoch, hears)
+        except (Unavailable, Backpressure):
+            self.telemetry.count("oah_redis_errors_total", kind="other")
+
+    def _look_again(self, epoch: EpochId, sessions: Sequence[SessionId]) -> None:
+        """Whoever ended the hold of a backoff between our commit and our free has told the broker too early."""
+        if sessions:
+            places = Places(self.store, self.broker)
+            places.put(epoch, [awake(each) for each in self.store.queued_sessions_of(sessions, epoch)])
 
     @staticmethod
     def _free(item: Ended) -> Free:
+        """A warm agent stays its owner's also while its session is held: for its retry, for one."""
         after = item.after
-        if item.parked and not after.held:
-            return Free(item.session_id, item.token, Target.PARKED, after.waiting)
+        if item.parked:
+            waiting = None if after.held else after.waiting
+            return Free(item.session_id, item.token, Target.PARKED, waiting, after.until_in, after.held)
         if after.held:
             return Free(item.session_id, item.token, Target.HELD, None, after.until_in, after.held)
         if after.waiting is not None:

@@ -43,7 +43,8 @@ def _move(claim: Claimed, reply: StartReply, *, in_doubt: bool) -> Free | Releas
     session_id, token = claim.session_id, claim.token
     match reply:
         case IsHeld(reasons=reasons, until_in=until_in):
-            return Free(session_id, token, Target.HELD, None, until_in, reasons)
+            target = Target.PARKED if claim.parked else Target.HELD  # its agent waits for the end of the hold
+            return Free(session_id, token, target, None, until_in, reasons)
         case IsSuspect():
             return Release(session_id, token, ReadyClass.SUSPECT)
         case NothingEligible():

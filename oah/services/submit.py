@@ -10,11 +10,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 from oah.core.model.ids import EpochId, RunId, SessionId, WorkspaceId
-from oah.core.model.run import OrderMode, RunClass
+from oah.core.model.retry import retry_wish
+from oah.core.model.run import OnBusy, OrderMode, RunClass
 from oah.core.policy import admission
 from oah.errors import EpochMismatch, InvalidRequest, RequestError
 from oah.ports.broker import Broker
@@ -22,16 +22,6 @@ from oah.ports.clock import Clock, Ids
 from oah.ports.store import Accepted, NewRun, Store, SubmitLimits
 from oah.services.place import Places
 from oah.services.relay import hear as hear_of
-
-
-class OnBusy(StrEnum):
-    """What a submit does when its session has a run already."""
-
-    ENQUEUE = "enqueue"
-    REJECT = "reject"
-    INTERRUPT = "interrupt"
-    ROLLBACK = "rollback"
-    STEER = "steer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +38,7 @@ class Asked:
     start_timeout_seconds: float | None = None
     idle_timeout_seconds: float | None = None
     step_timeout_seconds: float | None = None
-    max_retries: int = 0
+    max_retries: int | None = None
     retry: Mapping[str, Any] | None = None
     recovery_strategy: str | None = None
     recovery_max_attempts: int | None = None
@@ -60,7 +50,14 @@ class Asked:
 
 
 def prepare(
-    store: Store, clock: Clock, ids: Ids, asked: Asked, *, workspace_id: WorkspaceId, rules: admission.Rules
+    store: Store,
+    clock: Clock,
+    ids: Ids,
+    asked: Asked,
+    *,
+    workspace_id: WorkspaceId,
+    rules: admission.Rules,
+    by: str = "",
 ) -> NewRun:
     """A checked run, ready to be committed. Touches SQL only to find a parent in the same workspace.
 
@@ -70,8 +67,9 @@ def prepare(
     delay = admission.duration(asked.delay_seconds, what="delay_seconds", rules=rules, zero=True)
     if delay is not None and asked.run_at is not None:
         raise InvalidRequest("delay_seconds and run_at exclude each other")
-    if not 0 <= asked.max_retries <= rules.retries:
+    if asked.max_retries is not None and not 0 <= asked.max_retries <= rules.retries:
         raise InvalidRequest(f"max_retries must be 0 to {rules.retries}")
+    retry_wish(asked.retry or {})
     text = admission.run_input(asked.input, rules)
     now = clock.now()
     if asked.parent_run_id is not None:
@@ -99,17 +97,17 @@ def prepare(
         metadata=admission.document(asked.metadata, what="metadata", rules=rules),
         idempotency_key=key,
         request_hash=fingerprint(asked) if key else None,
-        reject_if_busy=asked.on_busy is OnBusy.REJECT,
+        on_busy=asked.on_busy,
+        by=by,
     )
 
 
 def _supported(asked: Asked) -> None:
-    if asked.on_busy not in (OnBusy.ENQUEUE, OnBusy.REJECT):
-        raise InvalidRequest(
-            f"on_busy={asked.on_busy} is not supported yet", code="on_busy_unsupported", hint="use enqueue or reject"
-        )
-    if asked.order is not OrderMode.STRICT:
-        raise InvalidRequest(f"order={asked.order} is not supported yet", code="order_unsupported", hint="use strict")
+    at_once = asked.on_busy.stops or asked.on_busy is OnBusy.STEER
+    if at_once and (asked.delay_seconds is not None or asked.run_at is not None):
+        raise InvalidRequest(f"on_busy={asked.on_busy} acts now: it excludes delay_seconds and run_at")
+    if asked.on_busy is OnBusy.STEER:
+        admission.spoken(asked.input)
 
 
 def fingerprint(asked: Asked) -> str:
@@ -150,7 +148,7 @@ def hear(broker: Broker, store: Store, epoch: EpochId | None, accepted: Sequence
     Returns the epoch under which it heard, None when there is none yet. Raises Unavailable, Backpressure, LeaseError:
     the relay repeats all of it.
     """
-    fresh = [one for one in accepted if not one.replayed]
+    fresh = [one for one in accepted if not one.replayed and one.steer is None]
     if epoch is None or not fresh:
         return None
     places, hears = Places(store, broker), [hear_of(one) for one in fresh]

@@ -25,7 +25,7 @@ class SweepLeases:
 
     def __call__(self, epoch: EpochId) -> Judged:
         """One pass. Raises Unavailable and EpochMismatch: nothing more is decided."""
-        expired = self.broker.expire(epoch, limit=self.limit)
+        expired = self.broker.expire(epoch, limit=self.limit, lease=self.judge.rules.lease)
         if not expired:
             return Judged()
         owners = {row.session_id: row for row in self.store.owners_of([each.session_id for each in expired])}

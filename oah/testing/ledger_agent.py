@@ -1,12 +1,12 @@
 """An agent program that proves when it lived: every 20 ms it appends a line to a file that all agents of a fleet share.
 
-``ledger_agent.py SECONDS [grandchild]``: for so long it writes ``{"session", "run", "attempt", "number", "at",
+``ledger_agent.py SECONDS [grandchild] [fail=N]``: for so long it writes ``{"session", "run", "attempt", "number", "at",
 "pid"}`` to the file
 ``OAH_LEDGER`` (`at`: CLOCK_BOOTTIME in nanoseconds, one clock for all processes of a machine), one write per line,
 appending. With
 ``grandchild`` a process in a session of its own, forked twice, writes too and would go on for a minute: it is the one
 that a
-careless kill forgets. Standard library only.
+careless kill forgets. With ``fail=N`` the first N attempts end with exit status 3. Standard library only.
 """
 
 import json
@@ -54,10 +54,14 @@ def main() -> None:
     try:
         seconds = float(words[0]) if words else 1.0
     except ValueError:
-        sys.exit("usage: ledger_agent.py SECONDS [grandchild]")
+        sys.exit("usage: ledger_agent.py SECONDS [grandchild] [fail=N]")
+    failing = max((int(word[5:]) for word in words if word.startswith("fail=")), default=0)
     if "grandchild" in words:
         fork_grandchild()
     sys.stdout.write(f"{write_lines(seconds)} lines\n")
+    sys.stdout.flush()
+    if int(os.environ["OAH_ATTEMPT"]) <= failing:
+        sys.exit(3)
 
 
 if __name__ == "__main__":

@@ -158,6 +158,7 @@ def main() -> None:
         except KeyboardInterrupt:
             put("interrupted\n")
             turn.status = 130
+        termios.tcflush(0, termios.TCIFLUSH)
         if turn.marker:
             put(f"\x1b]7337;{nonce};{number};{turn.status}\x07")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 
+from oah.core.model.timeout import TimeoutReason
+
 
 class HeldTurn:
     """ports.agent.TurnControl: collects progress, can be cancelled from another thread, at once or as soon as a text
@@ -14,12 +16,23 @@ class HeldTurn:
         self._cancel = threading.Event()
         self._when = cancel_when
         self.shown: list[str] = []
+        self.over: TimeoutReason | None = None
+        """Set it, and the turn ends with it."""
 
     def cancel(self) -> None:
         self._cancel.set()
 
     def cancel_requested(self) -> bool:
         return self._cancel.is_set()
+
+    def kill_after(self) -> timedelta | None:
+        return None
+
+    def overdue(self) -> TimeoutReason | None:
+        return self.over
+
+    def idle_for(self, seen: timedelta) -> timedelta | None:
+        return seen
 
     def on_output(self, text: str) -> None:
         self.shown.append(text)

@@ -10,18 +10,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
 from oah.core.model.ids import SessionId
 from oah.core.model.run import Outcome, Run, RunError, RunStatus
 from oah.core.model.session import HoldReason
+from oah.core.model.timeout import TimeoutReason
 from oah.errors import AgentError, LeaseError, OahError, Unavailable
 from oah.ports.agent import Agent, AgentSpec, TurnRequest, TurnResult, TurnStatus
 from oah.ports.store import OutputChunk, Settlement
+from oah.services.run_keys import run_key
 from oah.worker.context import WorkerContext
+from oah.worker.hooks import Hooks
 from oah.worker.parked import Parked
+from oah.worker.retries import PlanRetries
 from oah.worker.settler import Settler
 from oah.worker.table import Entry, Table
 from oah.worker.work import Assignment, Ending, Finished, Orphaned, Returned
@@ -43,9 +47,31 @@ class _Control:
     assignment: Assignment
     settler: Settler
     limit: int
+    boottime: Callable[[], float]
+    mark_now: Callable[[], None]
+    asked_at: float | None = None
 
     def cancel_requested(self) -> bool:
-        return self.entry.cancel_requested and not self.assignment.is_lost()
+        return self.entry.cancel_requested and self.overdue() is None and not self.assignment.is_lost()
+
+    def kill_after(self) -> timedelta | None:
+        return self.entry.kill_after
+
+    def overdue(self) -> TimeoutReason | None:
+        return TimeoutReason.of_stop(self.entry.stop_reason)
+
+    def idle_for(self, seen: timedelta) -> timedelta | None:
+        """SQL knows of steps, progress calls and waits; only a mark that begins from now on says that there were
+        none."""
+        now = self.boottime()
+        if self.asked_at is None:
+            self.asked_at = now
+            self.mark_now()
+        if self.entry.sql_at < self.asked_at:
+            return None
+        self.asked_at = None
+        heard = self.entry.heard_at
+        return seen if heard is None else min(seen, timedelta(seconds=max(now - heard, 0.0)))
 
     def on_output(self, text: str) -> None:
         size = len(text.encode("utf-8", "replace"))
@@ -67,6 +93,8 @@ class Attempts:
         *,
         cordon: Callable[[str], None],
         draining: Callable[[], bool],
+        mark_now: Callable[[], None],
+        hooks: Hooks,
     ) -> None:
         self._context = context
         self._table = table
@@ -74,6 +102,9 @@ class Attempts:
         self._settler = settler
         self._cordon = cordon
         self._draining = draining
+        self._retries = PlanRetries(context.retry_rules, context.ids.chance)
+        self._mark_now = mark_now
+        self._hooks = hooks
 
     def __call__(self, assignment: Assignment) -> None:
         """Run it and hand the ending to the settler; nothing when the session was lost."""
@@ -83,11 +114,18 @@ class Attempts:
         if ending is None:
             self._table.drop(fence.session_id, fence.token)
             return
+        if isinstance(ending, Finished):
+            settlement = self._with_retry(assignment, ending.settlement)
+            ending = replace(ending, settlement=settlement, assignment=assignment)
         kept = isinstance(ending, Finished) and ending.agent is not None
         if not kept:
             self._table.agent(fence.session_id, fence.token, None)
         self._table.ending(fence.session_id, fence.token)
         self._settler.ended(ending)
+
+    def _with_retry(self, assignment: Assignment, settlement: Settlement) -> Settlement:
+        run, profile = assignment.started.run, assignment.started.session.lane.profile
+        return self._retries(settlement, run, profile, left=self._deadline_in(assignment))
 
     # --- the attempt ---
 
@@ -96,10 +134,9 @@ class Attempts:
         entry = self._table.by_run(fence)
         if entry is None:
             return None
-        if self._too_late(entry) or assignment.give_back or self._draining():
-            if not self._end_warm(fence.session_id):
-                return self._unkillable(assignment, begun, "")
-            return Returned(fence, assignment.ready_class)
+        refused = self._refused(assignment, entry, begun)
+        if refused is not None:
+            return refused
         try:
             agent, kind = self._agent(assignment, entry)
         except LeaseError:
@@ -112,6 +149,19 @@ class Attempts:
             return self._not_opened(assignment, begun, AgentError(repr(error), code="agent_error"))
         return self._turn(assignment, entry, agent, kind, begun)
 
+    def _refused(self, assignment: Assignment, entry: Entry, begun: float) -> Ending | None:
+        """The ending of an attempt for which no agent is to be opened; None: go on."""
+        expired = self._expired(assignment.started.run)
+        if expired is not None:
+            return self._not_begun(assignment, begun, expired)
+        if not self._too_late(entry):
+            self._hooks.before(assignment, stop=lambda: entry.cancel_requested or assignment.is_withdrawn())
+        if self._too_late(entry) or assignment.give_back or self._draining():
+            if not self._end_warm(assignment.fence.session_id):
+                return self._unkillable(assignment, begun, "")
+            return Returned(assignment.fence, assignment.ready_class)
+        return None
+
     def _turn(self, assignment: Assignment, entry: Entry, agent: Agent, kind: str, begun: float) -> Ending | None:
         run, fence = assignment.started.run, assignment.fence
         if assignment.is_withdrawn():
@@ -122,10 +172,13 @@ class Attempts:
             run_id=run.id,
             attempt=run.attempt,
             input=run.input,
-            timeout=self._time_left(run),
+            timeout=run.timeout,
+            deadline_in=self._deadline_in(assignment),
+            idle=run.idle_timeout,
+            env=self._run_env(assignment),
             ladder=self._context.rules.ladder,
         )
-        control = _Control(entry, assignment, self._settler, self._context.rules.output_bytes)
+        control = self._control(entry, assignment)
         try:
             result = agent.turn(request, control)
         except LeaseError:
@@ -230,12 +283,33 @@ class Attempts:
             return False
         return warm is None or warm.close(CLOSE_GRACE)
 
-    def _time_left(self, run: Run) -> timedelta | None:
-        """The run's timeout counts per attempt, its deadline per run."""
-        limits = [run.timeout] if run.timeout is not None else []
-        if run.deadline_at is not None:
-            limits.append(max(run.deadline_at - self._context.clock.now(), timedelta(0)))
-        return min(limits, default=None)
+    def _control(self, entry: Entry, assignment: Assignment) -> _Control:
+        limit, boottime = self._context.rules.output_bytes, self._context.clock.boottime
+        return _Control(entry, assignment, self._settler, limit, boottime, self._mark_now)
+
+    def _run_env(self, assignment: Assignment) -> dict[str, str]:
+        """How the agent speaks of its own run: who it is, and where to."""
+        fence = assignment.fence
+        env = {"OAH_RUN_ID": fence.run_id, "OAH_ATTEMPT": str(fence.attempt), "OAH_RUN_KEY": run_key(fence)}
+        url = self._context.api_url()
+        return env if url is None else {**env, "OAH_API_URL": url}
+
+    def _deadline_in(self, assignment: Assignment) -> timedelta | None:
+        """What was left at the start, by the database's clock, less what has passed since, by ours."""
+        run, begun = assignment.started.run, assignment.begun_at
+        if run.deadline_at is None or run.started_at is None:
+            return None
+        spent = 0.0 if begun is None else self._context.clock.boottime() - begun
+        return max(run.deadline_at - run.started_at - timedelta(seconds=spent), timedelta(0))
+
+    def _expired(self, run: Run) -> TimeoutReason | None:
+        """Whether it was started too late: both moments are the database's."""
+        if run.started_at is None:
+            return None
+        if run.deadline_at is not None and run.started_at >= run.deadline_at:
+            return TimeoutReason.DEADLINE
+        late = run.attempt == 1 and run.start_by is not None and run.started_at >= run.start_by
+        return TimeoutReason.START if late else None
 
     def _home(self, workspace_id: str, session_id: str) -> Path:
         return self._context.data_dir / "homes" / workspace_id / session_id
@@ -254,6 +328,13 @@ class Attempts:
         if error.code == "agent_unkillable":
             return self._unkillable(assignment, begun, "fresh")
         outcome = Outcome(RunStatus.FAILED, error=RunError(error.code, error.message), agent="fresh")
+        return Finished(Settlement(assignment.fence, outcome), assignment.ready_class, self._since(begun))
+
+    def _not_begun(self, assignment: Assignment, begun: float, reason: TimeoutReason) -> Ending:
+        """No agent is opened for it; a warm one goes, for parking it again would be a turn of its own."""
+        if not self._end_warm(assignment.fence.session_id):
+            return self._unkillable(assignment, begun, "")
+        outcome = Outcome(RunStatus.TIMED_OUT, error=reason.error, agent="")
         return Finished(Settlement(assignment.fence, outcome), assignment.ready_class, self._since(begun))
 
     def _unkillable(self, assignment: Assignment, begun: float, kind: str) -> Ending:

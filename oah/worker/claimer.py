@@ -208,7 +208,7 @@ class Claimer:
                 entry = self._table.started(reply, claim.token, begun_at=begun_at)
                 assert entry.fence is not None
                 self._count(claim, reply)
-                self._slots.assign(Assignment(reply, entry.fence, claim.ready_class))
+                self._slots.assign(Assignment(reply, entry.fence, claim.ready_class, begun_at=begun_at))
         if started:
             self.started([(claim.session_id, reply.event_number) for claim, reply in started])
 

@@ -8,14 +8,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
+from oah.core.model.hook import Hook
 from oah.core.model.ids import WorkerId
 from oah.core.model.lane import Lane
-from oah.core.policy import claim_order
+from oah.core.policy import claim_order, retry
 from oah.ports.agent import AgentFactory, KillLadder
 from oah.ports.broker import Broker
 from oah.ports.clock import Clock, Ids
 from oah.ports.epochs import EpochSource
 from oah.ports.history import OutcomeLog
+from oah.ports.hooks import HookCaller, NoHookCaller
 from oah.ports.store import Store
 from oah.ports.telemetry import Telemetry
 from oah.ports.terminal import AgentHost
@@ -85,6 +87,8 @@ class WorkerContext:
     """For runs whose owner is known to be gone, without waiting for the witnesses."""
     promote: Callable[[], None]
     claim_rules: claim_order.Rules
+    retry_rules: Callable[[str], retry.Rules] = lambda profile: retry.Rules()
+    """Of a profile, over those of the deployment."""
     figures: Callable[[], Figures]
     """CPU percent and resident bytes of worker and host."""
     pid: int
@@ -93,5 +97,10 @@ class WorkerContext:
     """SQLite has one writer: claimer and settler share a thread."""
     address: Callable[[], str | None] = lambda: None
     """``host:port`` of the private endpoint, once it listens."""
+    hooks: Callable[[str], tuple[Hook, ...]] = lambda profile: ()
+    """Of a profile, those of the deployment first."""
+    hook_caller: HookCaller = field(default_factory=NoHookCaller)
+    api_url: Callable[[], str | None] = lambda: None
+    """Where agents reach the API; told to them in ``OAH_API_URL``."""
     on_drain: Callable[[], None] = lambda: None
     """An operator drains this worker: a process of its own ends, an embedded one only takes no more."""

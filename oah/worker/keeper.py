@@ -63,4 +63,4 @@ class Keeper:
 
     def _hand_on(self) -> None:
         waiting = self._context.store.queued_sessions_of(self.parked.sessions(), self._context.epochs.current())
-        self.end([queued.session_id for queued in waiting if queued.ready_class is not None])
+        self.end([queued.session_id for queued in waiting if queued.ready_class is not None and not queued.holds])

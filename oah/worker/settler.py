@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from oah.core.model.ids import ClaimToken, SessionId
+from oah.core.model.run import RunStatus
 from oah.core.model.session import HoldReason
+from oah.core.policy import retry
 from oah.errors import LeaseError, OahError, Unavailable
 from oah.ports.agent import Agent
 from oah.ports.store import AfterRun, OutputChunk, OwnerRow, RunFence
@@ -63,6 +65,10 @@ class Settler:
         """Told when a parked session of ours is called already."""
         self.happened: Callable[[Sequence[tuple[SessionId, int]]], None] = lambda hints: None
         """Told of committed events: (session, last number)."""
+        self.over: Callable[[Finished, AfterRun], None] = lambda item, after: None
+        """Told of each attempt that is settled."""
+        self.parked: Callable[[SessionId, AfterRun], None] = lambda session_id, after: None
+        """Told of each agent that stays warm."""
         self.settled: Callable[[], None] = lambda: None
         """Told after each batch: outcomes that bounded the claims are gone."""
 
@@ -224,12 +230,14 @@ class Settler:
                 self._refused(item)
                 continue
             self._count(item, after)
+            self.over(item, after)
             if item.agent is not None and after.voided:
                 self._end_voided(item, item.agent, after)
                 continue
             if item.agent is not None:
                 self._parked.put(fence.session_id, fence.token, item.agent)
                 self._table.parked(fence.session_id, fence.token)
+                self.parked(fence.session_id, after)
             self._unplaced.append(Ended(fence.session_id, fence.token, after, parked=item.agent is not None))
 
     def _end_voided(self, item: Finished, agent: Agent, after: AfterRun) -> None:
@@ -246,7 +254,15 @@ class Settler:
         threading.Thread(target=end, name="end-voided", daemon=True).start()
 
     def _count(self, item: Finished, after: AfterRun) -> None:
-        status = str(after.status or item.settlement.outcome.status)
+        outcome = item.settlement.outcome
+        if outcome.status is RunStatus.TIMED_OUT and outcome.error is not None:
+            self._context.telemetry.count("oah_timeouts_total", code=outcome.error.code)
+        if item.settlement.retry is not None and after.status is RunStatus.QUEUED:
+            code = None if outcome.error is None else outcome.error.code
+            self._context.telemetry.count("oah_retries_total", reason=retry.label(code))
+            self._context.telemetry.observe("oah_run_duration_seconds", item.seconds, status=str(outcome.status))
+            return
+        status = str(after.status or outcome.status)
         self._context.telemetry.count("oah_runs_settled_total", status=status, class_=str(item.ready_class))
         self._context.telemetry.observe("oah_run_duration_seconds", item.seconds, status=status)
 

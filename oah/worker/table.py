@@ -8,16 +8,16 @@ claimer, slots, settler and witnesses share; every method is one short critical 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 
 from oah.core.model.ids import ClaimToken, SessionId, WorkspaceId
 from oah.core.model.lane import Lane
-from oah.core.model.run import ReadyClass
+from oah.core.model.run import ReadyClass, StopReason
 from oah.ports.broker import Claimed, Held
-from oah.ports.store import RunFence, Started
+from oah.ports.store import RunFence, Started, Stop
 
 
 class Phase(StrEnum):
@@ -50,6 +50,11 @@ class Entry:
     doubted: bool = False
     """Redis has said "lost": the next mark decides."""
     cancel_requested: bool = False
+    kill_after: timedelta | None = None
+    """How long after the cancel its agent is killed, whatever the ladder says."""
+    stop_reason: StopReason | None = None
+    heard_at: float | None = None
+    """When SQL last heard from the run itself: a step, a progress call, or that it waits."""
 
     @property
     def confirmed_at(self) -> float:
@@ -113,6 +118,7 @@ class Table:
             entry.suspect = run.recovery_attempts > 0
             entry.fence = RunFence(run.session_id, run.id, run.attempt, token)
             entry.cancel_requested = run.cancel_requested_at is not None
+            entry.stop_reason, entry.heard_at, entry.kill_after = run.stop_reason, None, None
             return entry
 
     def agent(self, session_id: SessionId, token: ClaimToken, agent_id: str | None) -> None:
@@ -183,6 +189,22 @@ class Table:
             entry = self._mine(fence.session_id, fence.token)
             return entry if entry is not None and entry.fence == fence else None
 
+    def stop(self, stop: Stop) -> bool:
+        """Somebody wants the run stopped. True: that is news, and the run is ours."""
+        with self._lock:
+            entry = self._mine(stop.fence.session_id, stop.fence.token)
+            if entry is None or entry.fence != stop.fence or entry.stop_reason is not None:
+                return False
+            entry.cancel_requested, entry.stop_reason = True, stop.reason
+            return True
+
+    def hurry(self, fence: RunFence, kill_after: timedelta) -> None:
+        """Somebody wants the run stopped, and its agent killed should that take longer."""
+        with self._lock:
+            entry = self._mine(fence.session_id, fence.token)
+            if entry is not None and entry.fence == fence:
+                entry.cancel_requested, entry.kill_after = True, kill_after
+
     # --- witnesses ---
 
     @property
@@ -222,6 +244,15 @@ class Table:
                     self._left += 1
                 else:
                     entry.doubted = True
+
+    def heard(self, ages: Mapping[SessionId, timedelta], *, begun_at: float) -> None:
+        """How long ago SQL heard from these runs. Before ``marked``, which makes it count."""
+        with self._lock:
+            for session_id, age in ages.items():
+                entry = self._entries.get(session_id)
+                if entry is not None:
+                    at = begun_at - age.total_seconds()
+                    entry.heard_at = at if entry.heard_at is None else max(entry.heard_at, at)
 
     def marked(
         self, view: Iterable[tuple[SessionId, ClaimToken]], confirmed: frozenset[SessionId], *, begun_at: float

@@ -15,7 +15,7 @@ from typing import Protocol
 from oah.core.model.ids import ClaimToken, EpochId, SessionId
 from oah.errors import EpochMismatch, LeaseError, Unavailable
 from oah.ports.broker import Held, Renewal, RenewReply, Restore
-from oah.ports.store import RunFence
+from oah.ports.store import Stop
 from oah.worker.context import WorkerContext
 from oah.worker.table import Entry, Table
 
@@ -167,14 +167,14 @@ class Renew:
 
 
 class Losses(Protocol):
-    """What to do with sessions that SQL no longer knows as ours, and with runs to be cancelled."""
+    """What to do with sessions that SQL no longer knows as ours, and with runs to be stopped."""
 
     def lost(self, entries: list[Entry]) -> None: ...
-    def cancel(self, fences: tuple[RunFence, ...]) -> None: ...
+    def stop_runs(self, stops: tuple[Stop, ...]) -> None: ...
 
 
 class Mark:
-    """One pass: the liveness mark of every owner row, which also brings the cancels."""
+    """One pass: the liveness mark of every owner row, which also brings what is to be stopped."""
 
     def __init__(self, context: WorkerContext, table: Table, vigil: Vigil, renew: Renew, losses: Losses) -> None:
         self._context = context
@@ -197,6 +197,7 @@ class Mark:
             self._context.telemetry.count("oah_marks_total", outcome="error")
             raise
         read = [pair for pair in view if pair[0] not in reply.unread]
+        self._table.heard(reply.heard, begun_at=begun_at)
         back, lost = self._table.marked(read, reply.confirmed, begun_at=begun_at)
         self._context.agent_host.extend(self._table.deadlines())
         self._context.agent_host.marked(begun_boottime=begun_at)
@@ -207,5 +208,5 @@ class Mark:
         if lost:
             self._context.telemetry.count("oah_marks_total", len(lost), outcome="lost")
             self._losses.lost(lost)
-        if reply.cancels:
-            self._losses.cancel(reply.cancels)
+        if reply.stops:
+            self._losses.stop_runs(reply.stops)

@@ -22,6 +22,8 @@ class Assignment:
     fence: RunFence
     ready_class: ReadyClass
     agent: Agent | None = None
+    begun_at: float | None = None
+    """CLOCK_BOOTTIME before the start was sent."""
     give_back: bool = False
     lost: bool = False
     said: int = field(default=0)
@@ -45,6 +47,8 @@ class Finished:
     seconds: float
     """How long the attempt took."""
     agent: Agent | None = None
+    assignment: Assignment | None = None
+    """What was executed, for those who are told of its end."""
 
 
 @dataclass(frozen=True, slots=True)

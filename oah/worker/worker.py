@@ -16,7 +16,8 @@ from datetime import datetime, timedelta
 from oah.core.model.ids import WorkerId
 from oah.core.model.worker import WorkerReport, WorkerState
 from oah.errors import Broken, OahError, Unavailable
-from oah.ports.store import CommandKind, RunFence
+from oah.ports.commands import CommandKind
+from oah.ports.store import Stop
 from oah.ports.terminal import HostLost
 from oah.runtime.component import Component, ThreadComponent
 from oah.runtime.loop import Backoff, Loop
@@ -25,6 +26,8 @@ from oah.worker.claimer import Claimer
 from oah.worker.context import WorkerContext
 from oah.worker.ear import Ear
 from oah.worker.engine import Engine
+from oah.worker.errands import Errands
+from oah.worker.hooks import Hooks
 from oah.worker.keeper import Keeper
 from oah.worker.parked import Parked, Warm
 from oah.worker.settler import Settler
@@ -46,6 +49,9 @@ FLUSH_ENDS = 10.0
 """Seconds that a drain waits for outcomes to be recorded."""
 
 
+HOOKS_END = timedelta(seconds=5)
+"""How long a drain waits for hooks of runs that have ended."""
+
 PARTS_END = 3.0
 """Seconds that a drain waits for its threads: one that hangs in a store is left behind, it starts nothing any more."""
 
@@ -59,8 +65,7 @@ class Worker(ThreadComponent):
         rules = context.rules
         self._started_at: datetime = context.clock.now()
         self._phase = WorkerState.STARTING
-        self._cordoned = False
-        self._draining = False
+        self._cordoned = self._draining = False
         self._crash: BaseException | None = None
         self.table = Table(lease=rules.lease, margin=rules.margin)
         self._engines = [Engine("engine")] if context.one_engine else [Engine("settler"), Engine("claimer")]
@@ -80,12 +85,23 @@ class Worker(ThreadComponent):
         self._settler.happened = self._teller.happened
         self._settler.called = self._claimer.hint
         self._settler.settled = self._settled
+        self._hooks = Hooks(context)
+        self._settler.over = self._hooks.over
         self._keeper = Keeper(context, self.table, self._slots, self._settler)
-        self._keeper.parked = self._parked
+        self._keeper.parked, self._keeper.cordon = self._parked, self._cordon_self
         self._keeper.taking = lambda: not self._cordoned
-        self._keeper.cordon = self._cordon_self
+        self._errands = Errands(context, self.table, self._slots, self._keeper)
+        self._hooks.happened = self._errands.speaker.happened = self._teller.happened
+        self._settler.parked = self._errands.parked
         self._attempts = Attempts(
-            context, self.table, self._parked, self._settler, cordon=self._cordon_self, draining=lambda: self._draining
+            context,
+            self.table,
+            self._parked,
+            self._settler,
+            cordon=self._cordon_self,
+            draining=lambda: self._draining,
+            mark_now=self._mark_now,
+            hooks=self._hooks,
         )
         self._ear = Ear(context, self._claimer, look=self._look)
         self._vigil = Vigil(context)
@@ -228,6 +244,7 @@ class Worker(ThreadComponent):
         self._flush()
         self._end_parked()  # also of those whose last turn was recorded just now
         self._flush()
+        self._hooks.stop(HOOKS_END)
         for part in (self._ear, *self._loops, *reversed(self._engines), self._teller):
             part.stop(timedelta(0))
         begun = self._context.clock.monotonic()
@@ -288,12 +305,13 @@ class Worker(ThreadComponent):
         if warm:
             threading.Thread(target=self._keeper.end, args=(warm,), daemon=True).start()
 
-    def cancel(self, fences: tuple[RunFence, ...]) -> None:
-        """Somebody wants these runs cancelled; their slots see it within a quarter of a second."""
-        for fence in fences:
-            entry = self.table.by_run(fence)
-            if entry is not None:
-                entry.cancel_requested = True
+    def stop_runs(self, stops: tuple[Stop, ...]) -> None:
+        """Somebody wants these runs stopped; their slots see it within a quarter of a second."""
+        news = {stop.fence: stop for stop in stops if self.table.stop(stop)}
+        for assignment in self._slots.working if news else ():
+            stop = news.get(assignment.fence)
+            if stop is not None:
+                self._hooks.asked_to_stop(assignment, by=stop.by, reason=stop.reason.value)
 
     def _look(self) -> None:
         """Control said "look": commands and cancels are rows in SQL."""
@@ -315,6 +333,8 @@ class Worker(ThreadComponent):
                     self._draining = True
                     self._set_cordoned(cordoned=True)
                     self._context.on_drain()
+                case CommandKind.KILL | CommandKind.CLOSE | CommandKind.STEER | CommandKind.INPUT:
+                    self._errands(command)
 
     def _heartbeat(self) -> None:
         """Commands are also read here, should a ``look`` have been lost."""

@@ -1,48 +1,15 @@
 """The clock of the host that Redis runs on jumps."""
 
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.support import eventually
+from tests.support.false_clock import FalseClock
 from tests.support.scenes import LEASE, LIFE, Scene, boottime, play
-from tests.support.servers_redis import RealServer, valkey_binary
 from tests.support.servers_sql import PostgresServer
 
 pytestmark = pytest.mark.chaos
-
-
-def faketime() -> str:
-    """Debian's library; its absence is a failure."""
-    found = next(Path("/usr/lib").rglob("libfaketime.so.1"), None)
-    assert found is not None, "libfaketime.so.1 is missing: install Debian's libfaketime"
-    return str(found)
-
-
-class FalseClock(RealServer):
-    """A Redis whose wall clock is wrong by what ``shift`` was told last."""
-
-    def __init__(self) -> None:
-        # Debian's server does not start under this library: its allocator asks for the time before it is there.
-        super().__init__("valkey", valkey_binary())
-        self._file = self.directory / "shift"
-        self.shift(0)
-        self.env = {
-            "LD_PRELOAD": faketime(),
-            "FAKETIME_TIMESTAMP_FILE": str(self._file),
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-
-    def shift(self, seconds: int) -> None:
-        self._file.write_text(f"{seconds:+d}s\n")
-
-    def off_by(self) -> float:
-        """What it is wrong by, by its own answer."""
-        seconds, micros = self.client().time()
-        return float(seconds + micros / 1e6 - time.time())
 
 
 @pytest.fixture(scope="module")

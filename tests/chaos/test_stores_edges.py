@@ -130,6 +130,7 @@ def test_garbage_under_any_key_is_set_aside(scene: Scene) -> None:
         act.untouched(act.runs)
     assert scene.fleet.pids == processes, "a process has ended"
     listed = {name for tag in "0g" for name in scene.server.client().hvals(f"oah:{{{tag}}}:poison")}
+    listed |= {row[0] for row in scene.query("SELECT payload ->> 'key' FROM dead_letters WHERE kind = 'poison'")}
     assert len(listed) > 3, "nothing was set aside"
 
 

@@ -414,6 +414,19 @@ def test_expire_lists_and_changes_nothing(desk: Desk, place: Place) -> None:
     assert desk.place() is place
 
 
+def test_expire_ends_a_lease_that_a_wrong_clock_has_written(desk: Desk) -> None:
+    """The clock was an hour ahead when it was given, and right again: it ends within a lease, not the hour."""
+    desk.take(S)
+    key = "oah:{0}:leases"
+    ahead = float(desk.client.zscore(key, S)) + 3_600_000
+    desk.client.zadd(key, {S: ahead})
+    assert desk.broker.expire(desk.epoch, limit=9) == []
+    assert desk.client.zscore(key, S) == ahead
+    assert desk.broker.expire(desk.epoch, limit=9, lease=6 * SECOND) == []
+    desk.pass_time(8)
+    assert [found.session_id for found in desk.broker.expire(desk.epoch, limit=9, lease=6 * SECOND)] == [S]
+
+
 def test_expire_is_bounded(desk: Desk) -> None:
     for name in "abcde":
         desk.take(name)

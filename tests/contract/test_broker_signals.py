@@ -143,11 +143,12 @@ def test_reports_expire(broker: Broker) -> None:
 def test_forgetting_an_incarnation_leaves_its_leases_for_recovery(desk: Desk) -> None:
     token = desk.take()
     desk.broker.look([W1])
+    desk.broker.report(report(), ttl=timedelta(milliseconds=30))
     desk.free(S, token, Target.PARKED, ready_class=INTERACTIVE)
     desk.broker.forget(W1)
     assert desk.view().token == token
     desk.audit()  # it is still called
-    assert desk.client.llen(f"oah:{{g}}:control:{W1}") == 0
+    eventually(lambda: desk.broker.departed() == [W1], what="it stays listed, so that somebody comes back for the rest")
     desk.free(S, token, Target.IDLE)
     desk.broker.forget(W1)
     assert [key for key in desk.client.keys("*") if W1.encode() in key] == []
@@ -315,3 +316,13 @@ def test_an_undecodable_session_id_is_only_a_name(desk: Desk) -> None:
 def test_lanes_of_other_pools_sleep_on(redis_server: Any, desk: Desk) -> None:
     desk.hear()
     assert desk.broker.wait(W1, [Lane("pool", "python")], timeout=SECOND / 20) is None
+
+
+def test_a_leader_lease_that_a_wrong_clock_has_written_ends_in_time(redis_server: Any, broker: Broker) -> None:
+    """Given while the clock was an hour ahead to one that has died: another leads after a lease, not after an hour."""
+    assert broker.lead("a", lease=LONG)
+    client = redis_server.client()
+    client.pexpire("oah:{g}:leader", 3_600_000)
+    assert not broker.lead("b", lease=timedelta(milliseconds=200))
+    assert client.pttl("oah:{g}:leader") <= 200
+    eventually(lambda: broker.lead("b", lease=LONG), within=5)

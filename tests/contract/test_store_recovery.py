@@ -13,7 +13,7 @@ import pytest
 from oah.adapters.sql import recoveries
 from oah.adapters.sql.store import open_store
 from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId
-from oah.core.model.run import ReadyClass, RecoveryState, Run, RunError, RunStatus
+from oah.core.model.run import ReadyClass, RecoveryState, Run, RunError, RunStatus, StopReason
 from oah.core.model.session import SessionState
 from oah.core.policy.recovery import Override, Strategy
 from oah.ports.store import MarkReply, RecoveryAction, RecoveryWrite
@@ -175,6 +175,29 @@ def test_a_cancel_that_was_asked_for_wins(clerk: Clerk, action: RecoveryAction) 
     assert (after.applied, after.status) == (True, RunStatus.CANCELLED)
     assert clerk.run("a").status is RunStatus.CANCELLED
     clerk.audit()
+
+
+@pytest.mark.parametrize("reason", [StopReason.STEP_TIMEOUT, StopReason.MODEL_TIMEOUT])
+def test_the_limit_of_a_step_is_no_cancel_and_goes_with_its_attempt(clerk: Clerk, reason: StopReason) -> None:
+    """The owner was told that a step took too long and died before it could act: the run is lost like any other."""
+    clerk.submit(run_id="a")
+    clerk.start()
+    clerk.store.cancel(RunId("a"), None, by="leader", reason=reason)
+    owner = clerk.owner()
+    assert not owner.cancel_requested
+    assert clerk.recover(owner).status is RunStatus.QUEUED
+    run = clerk.run("a")
+    assert (run.cancel_requested_at, run.cancel_requested_by, run.stop_reason) == (None, None, None)
+    clerk.audit()
+
+
+def test_a_cancel_says_who_asked_and_why_also_when_recovery_ends_the_run(clerk: Clerk) -> None:
+    clerk.submit(run_id="a")
+    clerk.start()
+    clerk.store.cancel(RunId("a"), None, by="someone", reason=StopReason.INTERRUPT)
+    clerk.recover(clerk.owner())
+    event = clerk.store.events(S1, after=0, limit=100)[-1]
+    assert (event.type, event.data["by"], event.data["reason"]) == ("run.cancelled", "someone", "interrupt")
 
 
 def test_an_owner_without_a_run_goes_alone(clerk: Clerk) -> None:

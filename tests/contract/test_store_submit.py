@@ -10,7 +10,8 @@ import pytest
 
 from oah.adapters.sql.store import open_store
 from oah.core.model.ids import RunId, SessionId, WorkspaceId
-from oah.core.model.run import ReadyClass, RunClass, RunStatus
+from oah.core.model.run import OnBusy, ReadyClass, RunClass, RunStatus
+from oah.core.model.session import HoldReason
 from oah.errors import Conflict, InvalidRequest, LimitReached, NotFound
 from oah.ports.store import SubmitLimits
 from tests.support.store_clerk import LANE, Clerk, accepted
@@ -122,13 +123,13 @@ def test_a_full_workspace_refuses(clerk: Clerk) -> None:
 
 
 def test_reject_if_busy(clerk: Clerk) -> None:
-    accepted(clerk.send(clerk.new(reject_if_busy=True))[0])
-    busy = clerk.send(clerk.new(reject_if_busy=True))[0]
+    accepted(clerk.send(clerk.new(on_busy=OnBusy.REJECT))[0])
+    busy = clerk.send(clerk.new(on_busy=OnBusy.REJECT))[0]
     assert isinstance(busy, Conflict) and busy.code == "session_busy"
     started = clerk.start()
-    assert isinstance(clerk.send(clerk.new(reject_if_busy=True))[0], Conflict)
+    assert isinstance(clerk.send(clerk.new(on_busy=OnBusy.REJECT))[0], Conflict)
     clerk.settle(started)
-    both = clerk.send(clerk.new(reject_if_busy=True), clerk.new(reject_if_busy=True))
+    both = clerk.send(clerk.new(on_busy=OnBusy.REJECT), clerk.new(on_busy=OnBusy.REJECT))
     accepted(both[0])
     assert isinstance(both[1], Conflict)
 
@@ -213,3 +214,21 @@ def test_an_empty_batch_and_impossible_values(clerk: Clerk) -> None:
     assert isinstance(clerk.send(clerk.new(delay=timedelta(seconds=-1)))[0], InvalidRequest)
     assert isinstance(clerk.send(clerk.new(due_at=datetime(2030, 1, 1)))[0], InvalidRequest)
     assert isinstance(clerk.send(clerk.new(metadata={"x": float("nan")}))[0], InvalidRequest)
+
+
+def test_the_event_of_a_submit_says_how_many_wait_before_it(clerk: Clerk) -> None:
+    clerk.submit()
+    clerk.send(clerk.new(), clerk.new())
+    events = clerk.store.events(SessionId("s1"), after=0, limit=10)
+    assert [(e.data["position"], e.data["queued_before"]) for e in events] == [(1, 0), (2, 1), (3, 2)]
+
+
+def test_the_event_of_a_submit_says_why_the_run_will_wait_as_far_as_it_is_known(clerk: Clerk) -> None:
+    clerk.submit()
+    clerk.submit()
+    clerk.submit(delay=timedelta(hours=1))
+    clerk.store.hold_session(SessionId("s1"), None, HoldReason.PAUSED, until_in=None)
+    clerk.submit()
+    events = [e for e in clerk.store.events(SessionId("s1"), after=0, limit=10) if e.type == "run.queued"]
+    codes = [e.data.get("wait_reason", {}).get("code") for e in events]
+    assert codes == [None, "behind_run", "delayed", "session_held"]

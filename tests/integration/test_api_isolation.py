@@ -5,13 +5,17 @@ one in BODIES, or the test fails.
 """
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from oah.api.app import create_app
 from oah.api.auth import REMEMBERED_SECONDS
+from oah.core.model.ids import SessionId
 from oah.core.model.workspace import DEFAULT_WORKSPACE, Scope
+from oah.ports.audit import AuditFilter
+from oah.ports.dead_letters import LetterKind, NewLetter
 from oah.services import keys
 from tests.support.api import SECRETS, Deployment
 
@@ -20,16 +24,25 @@ BODIES = {
     ("PATCH", "/v1/sessions/{session_id}"): {"title": "taken over"},
     ("POST", "/v1/sessions/{session_id}/runs"): {"input": "echo stolen"},
     ("POST", "/v1/runs/{run_id}/input"): {"input": "y"},
+    ("POST", "/v1/runs/{run_id}/cancel"): {},
+    ("POST", "/v1/runs/{run_id}/requeue"): {"reason": "stolen"},
+    ("POST", "/v1/runs/requeue"): {"filter": {"status": "failed"}},
     ("PATCH", "/v1/runs/{run_id}"): {"note": "read by others"},
+    ("POST", "/v1/dead-letters/redrive"): {"ids": ["dl_isolation"]},
     ("POST", "/v1/runs:batch"): {"items": [{"session_id": "{session_id}", "input": "echo stolen"}]},
     ("POST", "/v1/workspaces"): {"name": "another"},
     ("PATCH", "/v1/workspaces/{workspace}"): {"weight": 1000},
+    ("POST", "/v1/runs/{run_id}/steps"): {"name": "x"},
+    ("POST", "/v1/runs/{run_id}/progress"): {"percent": 5},
+    ("POST", "/v1/runs/{run_id}/wait"): {"reason": "x"},
+    ("POST", "/v1/webhooks"): {"url": "https://example.org/stolen", "workspace": "default"},
+    ("PATCH", "/v1/webhooks/{webhook_id}"): {"url": "https://example.org/stolen"},
     ("POST", "/v1/keys"): {"name": "mine", "workspace": "default"},
 }
 LACKS = {"run": "reader", "operate": "runner", "admin": "operator"}
 """Scope → a key of the same workspace that has it not. Every key may read."""
 
-OWNED = re.compile(r"\{(session_id|run_id|workspace)\}")
+OWNED = re.compile(r"\{(session_id|run_id|workspace|dead_letter|webhook_id|job_id)\}")
 
 
 def operations(document):
@@ -38,12 +51,32 @@ def operations(document):
             yield method.upper(), path, operation
 
 
+def bury(api: Deployment, session: str) -> str:
+    """A dead letter of the default workspace."""
+    kind = LetterKind.MESSAGE
+    letter = NewLetter(
+        id="dl_isolation", workspace_id=DEFAULT_WORKSPACE, kind=kind, subject="m1", code="lost", reason="secret words"
+    )
+    api.store.add_dead_letter(replace(letter, session_id=SessionId(session)))
+    return letter.id
+
+
+def ask_job(api: Deployment) -> str:
+    """A job of the default workspace."""
+    api.store.create_job(
+        "job_ours", "requeue", workspace_id=DEFAULT_WORKSPACE, arguments={"reason": "secret words"}, total=0, by="ours"
+    )
+    return "job_ours"
+
+
 @pytest.fixture(scope="module")
 def ids(shared_api):
     """Things of the default workspace, and what they look like before anybody touched them."""
     with shared_api.http() as http:
         session = http.post("/v1/sessions", json={"agent": "shell", "title": "ours"}).json()["id"]
         run = http.post(f"/v1/sessions/{session}/runs", json={"input": "secret words"}).json()["id"]
+        webhook = http.post("/v1/webhooks", json={"url": "https://example.org/ours"}).json()["id"]
+        delivery = http.post(f"/v1/webhooks/{webhook}/test").json()["id"]
         [key] = [one["id"] for one in http.get("/v1/keys").json()["items"] if one["name"] == "reader"]
     return {
         "session_id": session,
@@ -51,6 +84,10 @@ def ids(shared_api):
         "workspace": "default",
         "key": key,
         "worker_id": shared_api.report_worker().name,
+        "job_id": ask_job(shared_api),
+        "webhook_id": webhook,
+        "delivery_id": delivery,
+        "dead_letter": bury(shared_api, session),
     }
 
 
@@ -88,6 +125,11 @@ def snapshot(api: Deployment, ids):
         api.store.session(ids["session_id"], None),
         api.store.run(ids["run_id"], None),
         api.store.queue_of(ids["session_id"], limit=100),
+        api.store.dead_letter(ids["dead_letter"], None),
+        api.store.jobs(None).items,
+        len(api.store.audit_rows(AuditFilter(subject=ids["run_id"])).items),
+        api.store.webhooks(None).items,
+        api.store.deliveries(ids["webhook_id"], None).items,
         api.store.workspace("default"),
         sorted(one.name for one in api.store.workspaces()),
         [(one.id, one.revoked_at) for one in api.store.keys(DEFAULT_WORKSPACE)],
@@ -100,8 +142,10 @@ GUARDED = (
     (r"(POST|PATCH) /v1/workspaces", "admin"),
     (r"\w+ /v1/keys", "admin"),
     (r"POST /v1/workers/", "admin"),
-    (r"GET /v1/(workers|queue|controller)", "operate"),
+    (r"GET /v1/(workers|queue|controller|jobs|audit)", "operate"),
+    (r"POST /v1/(jobs/|runs/requeue)", "operate"),
     (r"PATCH /v1/runs/|POST /v1/runs/\{run_id\}/requeue", "operate"),
+    (r"(POST|DELETE) /v1/dead-letters|\w+ /v1/webhooks", "operate"),
     (r"GET ", "read"),
     (r"(POST|PATCH|DELETE) /v1/(sessions|runs)", "run"),
 )
@@ -169,7 +213,14 @@ def test_another_workspaces_ids_are_the_ids_of_nothing(shared_api, call, ids, ro
         tried += 1
         answer = call(shared_api.secrets["foreigner"], method, path, body, ids)
         assert answer.status_code == 404, (method, path, answer.text)
-        nothing = {**ids, "session_id": "ses_nothing", "run_id": "run_nothing", "workspace": "nothing"}
+        nothing = {
+            **ids,
+            "session_id": "ses_nothing",
+            "run_id": "run_nothing",
+            "dead_letter": "dl_nothing",
+            "job_id": "job_nothing",
+            "workspace": "nothing",
+        }
         never = call(shared_api.secrets["foreigner"], method, path, body, nothing)
         assert never.status_code == 404
         assert sorted(answer.json()) == sorted(never.json()), "a foreign id looks like one that never was"

@@ -56,17 +56,28 @@ def test_a_runs_life(apis):
         run = http.get(f"/v1/runs/{run_id}").json()
         assert run["class"] == "background"
         assert run["timeout_seconds"] == 5
-        assert run["wait_reason"] == "no live worker serves lane default/shell"
+        assert run["wait_reason"] == {
+            "code": "no_worker",
+            "message": "no live worker serves lane default/shell",
+            "lane": "default/shell",
+            "workers": 0,
+        }
         assert run["created_at"].endswith("Z")
         assert http.get(f"/v1/runs/{run_id}/result").json()["output"] is None
 
         apis.report_worker()
-        assert http.get(f"/v1/runs/{run_id}").json()["wait_reason"] == "waits for a free slot"
+        assert http.get(f"/v1/runs/{run_id}").json()["wait_reason"]["code"] == "no_leader"
+        apis.broker.lead("somebody", lease=timedelta(seconds=30))
+        assert http.get(f"/v1/runs/{run_id}").json()["wait_reason"]["code"] == "dispatching"
+        listed = http.get("/v1/runs", params={"status": "queued"}).json()["items"]
+        assert [one["wait_reason"]["code"] for one in listed] == ["dispatching"]
         started = apis.start(session["id"])
         second = submit(http, session["id"]).json()["id"]
         queue = http.get(f"/v1/sessions/{session['id']}/queue").json()["items"]
         assert [one["id"] for one in queue] == [run_id, second]
-        assert queue[1]["wait_reason"] == f"behind run {run_id} (running)"
+        behind = {"code": "behind_run", "message": f"behind run {run_id} (running)", "run_id": run_id}
+        assert queue[1]["wait_reason"] == {**behind, "status": "running"}
+        assert queue[0]["wait_reason"] is None
         run = http.get(f"/v1/runs/{run_id}").json()
         assert run["status"] == "running"
         assert run["heartbeat_at"]
@@ -136,7 +147,8 @@ def test_a_cancel_of_a_delayed_run(api):
         session = new_session(http)
         run_id = submit(http, session["id"], delay_seconds=3600).json()["id"]
         run = http.get(f"/v1/runs/{run_id}").json()
-        assert run["wait_reason"].startswith("delayed until 20")
+        assert run["wait_reason"]["message"].startswith("delayed until 20")
+        assert (run["wait_reason"]["code"], run["wait_reason"]["until"]) == ("delayed", run["due_at"])
         assert run["deferred"]
         assert http.post(f"/v1/runs/{run_id}/cancel").json()["result"] == "removed"
         assert place(api, session["id"]) is Place.IDLE
@@ -159,7 +171,12 @@ def test_pause_and_resume(apis):
         paused = http.post(f"/v1/sessions/{session['id']}/pause").json()
         assert paused["holds"] == [{"reason": "paused", "until": None}]
         assert place(apis, session["id"]) is Place.HELD
-        assert http.get(f"/v1/runs/{run_id}").json()["wait_reason"] == "held: paused"
+        assert http.get(f"/v1/runs/{run_id}").json()["wait_reason"] == {
+            "code": "session_held",
+            "message": "session held: paused",
+            "reasons": {"paused": None},
+            "until": None,
+        }
         resumed = http.post(f"/v1/sessions/{session['id']}/resume").json()
         assert resumed["holds"] == []
         assert place(apis, session["id"]) is Place.READY
@@ -273,8 +290,8 @@ def test_on_busy(api):
         problem(submit(http, session, on_busy="reject"), 409, "session_busy")
         assert submit(http, session, on_busy="enqueue").status_code == 202
         for mode in ("interrupt", "rollback", "steer"):
-            problem(submit(http, session, on_busy=mode), 400, "on_busy_unsupported")
-        problem(submit(http, session, order="skip_failed"), 400, "order_unsupported")
+            assert submit(http, session, on_busy=mode).status_code == 202
+            problem(submit(http, session, on_busy=mode, delay_seconds=1), 400, "invalid_request")
         problem(submit(http, session, on_busy="whatever"), 422, "invalid_request")
 
 

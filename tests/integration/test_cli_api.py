@@ -115,6 +115,40 @@ def test_cancel_of_a_running_run_and_logs_so_far(session: str) -> None:
     assert document("run", "show", run)["status"] == "cancelled"
 
 
+def test_a_busy_session_is_spoken_to_interrupted_and_cancelled_by_force(session: str) -> None:
+    reads = "echo ready; read -r line; echo heard $line; trap '' INT TERM; while :; do sleep 1; done"
+    live = call("run", "submit", session, reads).stdout.strip()
+    eventually(lambda: "ready" in call("run", "logs", live).stdout, within=30)
+    assert call("run", "submit", session, "echo no", "--on-busy", "reject").exit_code == 4
+    assert call("run", "steer", session, "you there").stdout == f"{live} delivered\n"
+    eventually(lambda: "heard you there" in call("run", "logs", live).stdout, within=30)
+    waiting = call("run", "submit", session, "echo second").stdout.strip()
+    urgent = call("run", "submit", session, "echo first", "--on-busy", "interrupt").stdout.strip()
+    assert [run["id"] for run in document("session", "queue", session)["items"]] == [live, urgent, waiting]
+    begun = time.monotonic()
+    answers = call("run", "cancel", live, waiting, "run_none", "--force")
+    assert (answers.exit_code, answers.stdout) == (3, f"{live} signalled\n{waiting} removed\n")
+    assert "run_none" in answers.stderr
+    assert call("run", "wait", urgent).exit_code == 0
+    assert time.monotonic() - begun < 10, "the ladder alone takes 15 s"
+    assert document("run", "show", live)["stop_reason"] == "interrupt"
+    items = json.loads(call("run", "cancel", live, waiting, "--json").stdout)["items"]
+    assert [item["result"] for item in items] == ["too_late", "too_late"]
+
+
+def test_an_agent_that_takes_no_text() -> None:
+    session = call("session", "create", "--agent", "exec").stdout.strip()
+    run = call("run", "submit", session, "echo begun; sleep 60").stdout.strip()
+    eventually(lambda: "begun" in call("run", "logs", run).stdout, within=30)
+    refused = call("run", "steer", session, "hello")
+    assert refused.exit_code == 4 and "steer" not in refused.stdout
+    assert call("run", "cancel", run, "--grace", "200ms").exit_code == 0
+    assert call("run", "wait", run).exit_code == 1
+    queued = document("run", "steer", session, "echo now a run")
+    assert queued["delivery"] == "queued"
+    assert call("run", "wait", queued["id"]).exit_code == 0
+
+
 def test_delay_and_timeout(session: str) -> None:
     later = call("run", "submit", session, "echo later", "--delay", "1h").stdout.strip()
     assert document("run", "show", later)["deferred"]
@@ -189,3 +223,24 @@ def test_no_answer_waits_for_a_delayed_acknowledgement(system: Fleet) -> None:
         system.client.health()
         took.append(time.perf_counter() - began)
     assert min(took) < 0.035
+
+
+def test_a_failed_attempt_is_followed_by_another(session: str) -> None:
+    text = 'if [ "$OAH_ATTEMPT" = 1 ]; then (exit 3); else echo second; fi'
+    options = ("--max-retries", "2", "--retry-initial", "100ms", "--order", "strict", "--retry-on", "exit_nonzero")
+    waited = call("run", "submit", session, text, *options, "--wait")
+    assert (waited.exit_code, waited.stdout) == (0, "second\n"), waited.stderr
+    [run] = document("run", "list", "--session", session)["items"]
+    assert (run["failed_attempts"], run["max_retries"], run["error"]) == (1, 2, None)
+    attempts = document("run", "attempts", run["id"])["items"]
+    assert [(a["reason"], a["agent"], a["outcome"]) for a in attempts] == [
+        ("first", "fresh", "failed"),
+        ("retried", "warm", "completed"),
+    ]
+    shown = call("run", "submit", session, "(exit 1)", "--max-retries", "1", "--retry-initial", "10m")
+    run_id = shown.stdout.strip()
+    eventually(lambda: document("run", "show", run_id)["next_attempt_at"])
+    lines = dict(line.split(maxsplit=1) for line in call("run", "show", run_id).stdout.splitlines())
+    assert lines["retry"].startswith("1 of 1 at ")
+    assert call("run", "cancel", run_id).stdout == f"{run_id} removed\n"
+    assert call("run", "submit", session, "echo next", "--wait").stdout == "next\n"

@@ -96,7 +96,7 @@ def test_the_rest_of_the_methods(api):
 
 
 def test_lists_follow_their_pages(api, monkeypatch):
-    monkeypatch.setattr("oah.client.client.PAGE", 3)
+    monkeypatch.setattr("oah.client.calls.PAGE", 3)
     client = api.client()
     session = client.create_session("shell")["id"]
     client.submit_many([{"session_id": session, "input": str(index)} for index in range(10)])
@@ -163,7 +163,7 @@ def test_errors_are_typed(api):
     for kind, code, call in (
         (InvalidRequest, "unknown_agent", lambda: client.create_session("nope")),
         (InvalidRequest, "empty_input", lambda: client.submit(session, "")),
-        (InvalidRequest, "on_busy_unsupported", lambda: client.submit(session, "x", on_busy="steer")),
+        (InvalidRequest, "invalid_text", lambda: client.steer(session, "\x03")),
         (PayloadTooLarge, "payload_too_large", lambda: client.submit(session, "x" * 2_000_000)),
         (PayloadTooLarge, "payload_too_large", lambda: client.submit(session, "x" * 20_000_000)),
         (Conflict, "session_busy", lambda: client.submit(session, "x", on_busy="reject")),

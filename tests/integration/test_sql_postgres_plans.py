@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from psycopg import ClientCursor
 from sqlalchemy import create_engine, text
 
-from oah.adapters.sql import queues
+from oah.adapters.sql import queues, waits
 from oah.adapters.sql.postgres import connections, execution, submit
 from oah.adapters.sql.postgres.connections import BoundedConnection, Connector
 from oah.adapters.sql.statements import OutputRow, RunRow, SettleRow
@@ -60,7 +61,7 @@ def hot(sessions: list[str], runs: list[str]) -> dict[str, tuple[str, dict[str, 
         "lock_for_submit": (submit.LOCK_FOR_SUBMIT, {"sessions": sessions}),
         "submit": (submit.INSERT, {**new, "part": 0}),
         "mark": (connections.MARK, {"sessions": sessions, "tokens": ["t"] * n, "worker": "w"}),
-        "cancels": (connections.CANCELS, {"sessions": sessions, "tokens": ["t"] * n}),
+        "signals": (connections.SIGNALS, {"sessions": sessions, "tokens": ["t"] * n}),
         "obvious": (OBVIOUS_START, start),
     }
 
@@ -176,6 +177,31 @@ def test_the_walk_over_sessions_probes_once_per_session(postgres_fresh_url: str)
     clerk.store.close()
     assert walked(plan) <= 10
     assert pages(plan) <= 10 * 8
+
+
+def test_a_diagnosis_looks_at_what_is_old_not_at_what_waits(postgres_fresh_url: str) -> None:
+    """Two thousand runs wait; three of them for long: the others are not touched."""
+    clerk = Clerk(open_store(postgres_fresh_url), postgres_fresh_url)
+    for n in range(100):
+        clerk.session(f"s{n:03}")
+    for _ in range(20):
+        clerk.send(*(clerk.new(f"s{n:03}") for n in range(100)))
+    old = "queued_at = queued_at - interval '1 hour', created_at = created_at - interval '1 hour'"
+    clerk.behind.query(f"UPDATE runs SET {old} WHERE id IN (SELECT id FROM runs ORDER BY id LIMIT 3)")
+    engine = create_engine(postgres_fresh_url.replace("postgresql://", "postgresql+psycopg://"))
+    statement = waits._waiting("postgresql", timedelta(minutes=1), None, 20)
+    with engine.connect() as connection:
+        connection.execute(text("SET enable_seqscan = off; SET enable_sort = off"))
+        words = str(statement.compile(connection, compile_kwargs={"literal_binds": True}))
+        explained = connection.exec_driver_sql("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + words.replace("%", "%%"))
+        plan = explained.scalar_one()[0]["Plan"]
+    engine.dispose()
+    found = clerk.store.diagnosis(
+        None, lease=timedelta(0), unheeded_for=timedelta(0), waiting_for=timedelta(minutes=1), limit=20
+    )
+    clerk.store.close()
+    assert len(found.waiting) == 3
+    assert pages(plan) <= 40, pages(plan)
 
 
 def test_sessions_are_updated_in_place(postgres_fresh_url: str) -> None:

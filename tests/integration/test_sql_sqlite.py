@@ -14,14 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from oah.adapters.sql import queues
+from oah.adapters.sql import queues, waits
 from oah.adapters.sql.sqlite import connections, execution, submit
 from oah.adapters.sql.sqlite import database as sqlite_database
 from oah.adapters.sql.store import open_store
-from oah.core.model.ids import RunId, SessionId, WorkerId
+from oah.core.model.ids import RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.run import RunStatus
 from oah.errors import Broken, InDoubt, InvalidRequest, Unavailable
 from tests.support.store_clerk import Clerk, fence_of
@@ -237,6 +238,34 @@ def test_what_reconcile_reads_walks_no_table(clerk: Clerk) -> None:
                 words = words.replace(f":{name}", repr(value))
             plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {words}")]
             assert not [step for step in plan if re.match(r"SCAN (runs|sessions|r)\b|USE TEMP", step)], (words, plan)
+
+
+def test_what_explains_and_diagnoses_walks_no_table(clerk: Clerk) -> None:
+    """But for the owner rows, which are as many as there are agents."""
+    hour = timedelta(hours=1)
+    statements = {
+        "facts": waits._facts([RunId("x"), RunId("y")]),
+        "waiting": waits._waiting("sqlite", hour, None, 9),
+        "waiting of a workspace": waits._waiting("sqlite", hour, WorkspaceId("w"), 9),
+        "unheeded": waits._unheeded(hour, [], 9),
+        "unkillable": waits._unkillable("sqlite", [], 9),
+        "silent": waits._silent(hour, [], 9),
+    }
+    with clerk.store._database.read() as connection:  # type: ignore[attr-defined]
+        for name, statement in statements.items():
+            words = str(statement.compile(connection, compile_kwargs={"literal_binds": True}))
+            plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {words}")]
+            walked = [step for step in plan if re.match(r"SCAN (runs|sessions|other|workspaces)\b", step)]
+            assert not [step for step in walked if "USING INDEX" not in step], (name, plan)
+    assert "ix_runs_dispatched" in _plan(clerk, statements["waiting"])
+    assert "ux_runs_active" in _plan(clerk, statements["unheeded"])
+    assert "ix_sessions_held" in _plan(clerk, statements["unkillable"])
+
+
+def _plan(clerk: Clerk, statement: Any) -> str:
+    with clerk.store._database.read() as connection:  # type: ignore[attr-defined]
+        words = str(statement.compile(connection, compile_kwargs={"literal_binds": True}))
+        return "\n".join(row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {words}"))
 
 
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from oah.core.model.ids import SessionId
+from oah.core.model.run import OrderMode
 from oah.errors import LeaseError, Unavailable
 from oah.services.cancel import cancel
 from tests.model.world import LEASE, SimWorker, World
@@ -38,9 +39,9 @@ class Protocol(RuleBasedStateMachine):
 
     # --- users ---
 
-    @rule(index=indexes, heard=few.map(lambda each: not each))
-    def submit(self, index: int, heard: bool) -> None:
-        self.world.submit(self.world.sessions[index], heard=heard)
+    @rule(index=indexes, heard=few.map(lambda each: not each), order=st.sampled_from(OrderMode))
+    def submit(self, index: int, heard: bool, order: OrderMode) -> None:
+        self.world.submit(self.world.sessions[index], heard=heard, order=order)
 
     @rule(index=indexes, delay=st.sampled_from([1.0, 4.0]), heard=st.booleans())
     def submit_later(self, index: int, delay: float, heard: bool) -> None:
@@ -68,12 +69,12 @@ class Protocol(RuleBasedStateMachine):
         self.world.workers[name].claim()
         self.world.workers[name].start()
 
-    @rule(name=workers, pick=indexes, park=st.booleans(), free_lost=few, in_doubt=few)
-    def settle(self, name: str, pick: int, park: bool, free_lost: bool, in_doubt: bool) -> None:
+    @rule(name=workers, pick=indexes, park=st.booleans(), fails=st.booleans(), free_lost=few, in_doubt=few)
+    def settle(self, name: str, pick: int, park: bool, fails: bool, free_lost: bool, in_doubt: bool) -> None:
         worker = self.world.workers[name]
         session = _pick(worker, "running", pick)
         if session is not None:
-            worker.settle(session, park=park, free_lost=free_lost, in_doubt=in_doubt)
+            worker.settle(session, park=park, fails=fails, free_lost=free_lost, in_doubt=in_doubt)
 
     @rule(name=workers, pick=indexes)
     def release(self, name: str, pick: int) -> None:

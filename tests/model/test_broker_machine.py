@@ -196,9 +196,7 @@ class BrokerMachine(RuleBasedStateMachine):
         assert [state.value for state in reply.states] == states
         assert (set(reply.returned), set(reply.strangers)) == (returned, strangers)
 
-    @rule(
-        name=names, goal=targets, cls=maybe_classes, backoff=st.booleans(), stale=st.integers(0, 3), data=st.data()
-    )
+    @rule(name=names, goal=targets, cls=maybe_classes, backoff=st.booleans(), stale=st.integers(0, 3), data=st.data())
     def free(self, name: str, goal: str, cls: str | None, backoff: bool, stale: int, data: st.DataObject) -> None:
         token = self.token(name, stale, data)
         held = goal == "held" or (goal == "parked" and backoff)

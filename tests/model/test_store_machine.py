@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 
 from oah.adapters.sql.store import open_store
 from oah.core.model.ids import RunId, SessionId
-from oah.core.model.run import ReadyClass, RunClass, RunStatus, StartReason
+from oah.core.model.run import OrderMode, ReadyClass, RunClass, RunStatus, StartReason
 from oah.core.model.session import HoldReason
 from oah.ports.store import (
     AlreadyActive,
@@ -35,6 +35,7 @@ from oah.ports.store import (
     NothingEligible,
     OwnerRow,
     RecoveryAction,
+    RetryPlan,
     RunFence,
     Started,
 )
@@ -43,10 +44,11 @@ from tests.support.store_clerk import EPOCH, Clerk, fence_of
 SESSIONS = ["s1", "s2"]
 CLASSES = [RunClass.INTERACTIVE, RunClass.SUBAGENT, RunClass.BACKGROUND]
 HOUR = timedelta(hours=1)
+MAX_RETRIES = 2
 NAMES = st.sampled_from(["s1", "s1", "s1", "s2"])
 STEPS = [
     *("submit", "start", "start", "start", "settle", "settle", "release", "look", "look", "recover", "recover"),
-    *("cancel", "promote", "requeue", "mark", "drop_owner", "hold_or_unhold"),
+    *("cancel", "promote", "requeue", "mark", "drop_owner", "hold_or_unhold", "retry", "retry", "backoff_ends"),
 ]
 SELDOM = st.sampled_from([False, False, False, False, True])
 
@@ -66,6 +68,8 @@ class ModelRun:
     reason: StartReason = StartReason.FIRST
     cancelled: bool = False
     token: str | None = None
+    order: OrderMode = OrderMode.STRICT
+    failures: int = 0
 
 
 @dataclass
@@ -75,8 +79,14 @@ class ModelSession:
     runs: list[ModelRun] = field(default_factory=list)
     owner: str | None = None
     parked: bool = False
-    held: bool = False
+    paused: bool = False
+    backoff: str | None = None
+    """The run for whose retry the session waits."""
     places: int = 0
+
+    @property
+    def held(self) -> bool:
+        return self.paused or self.backoff is not None
 
     @property
     def active(self) -> ModelRun | None:
@@ -149,11 +159,13 @@ class StoreMachine(RuleBasedStateMachine):
         owner = self.owners[-1 - which] if which < len(self.owners) else None
         match what:
             case "submit":
-                self.submit(name, run_class, deferred=seldom)
+                self.submit(name, run_class, deferred=seldom, order=OrderMode.STRICT if yes else OrderMode.SKIP_FAILED)
             case "start":
                 self.start(name, no_place=seldom, own=yes)
             case "settle" if fence:
                 self.settle(fence, keep=yes, status=RunStatus.FAILED if seldom else RunStatus.COMPLETED)
+            case "retry" if fence:
+                self.retry(fence, keep=yes)
             case "release" if fence:
                 self.release(fence)
             case "recover" if owner:
@@ -164,15 +176,15 @@ class StoreMachine(RuleBasedStateMachine):
                 self.promote(run_id)
             case "requeue":
                 self.requeue(run_id)
-            case "look" | "mark" | "drop_owner":
+            case "look" | "mark" | "drop_owner" | "backoff_ends":
                 getattr(self, what)(name)
             case "hold_or_unhold":
                 self.hold_or_unhold(name, held=seldom)
 
-    def submit(self, name: str, run_class: RunClass, *, deferred: bool) -> None:
-        run = self.clerk.submit(name, run_class=run_class, delay=HOUR if deferred else None)
+    def submit(self, name: str, run_class: RunClass, *, deferred: bool, order: OrderMode = OrderMode.STRICT) -> None:
+        run = self.clerk.submit(name, run_class=run_class, delay=HOUR if deferred else None, order_mode=order)
         session = self.model[name]
-        made = ModelRun(run.id, name, run_class, session.next_place(), deferred=deferred)
+        made = ModelRun(run.id, name, run_class, session.next_place(), deferred=deferred, order=order)
         assert run.position == made.place
         session.runs.append(made)
         self.by_id[run.id] = made
@@ -213,8 +225,36 @@ class StoreMachine(RuleBasedStateMachine):
         assert after.applied == (run is not None)
         if run is not None:
             run.status, run.token = status, None
+            run.failures += status is RunStatus.FAILED
             session.owner, session.parked = (fence.token, True) if keep else (None, False)
         assert after.waiting == session.waiting
+
+    def retry(self, fence: RunFence, *, keep: bool) -> None:
+        plan = RetryPlan(HOUR, MAX_RETRIES)
+        after = self.clerk.settle(fence, RunStatus.FAILED, keep=keep, retry=plan)
+        run, session = self.fence_holds(fence), self.model[fence.session_id]
+        assert after.applied == (run is not None)
+        if run is not None:
+            again = not run.cancelled and run.failures < MAX_RETRIES
+            run.status, run.token = RunStatus.QUEUED if again else RunStatus.FAILED, None
+            run.failures += 1
+            session.owner, session.parked = (fence.token, True) if keep else (None, False)
+            if again:
+                run.reason, run.deferred = StartReason.RETRIED, run.order is OrderMode.SKIP_FAILED
+                session.backoff = None if run.deferred else run.id
+            assert after.status is run.status
+            assert (after.due is not None) is (again and run.deferred)
+            assert (HoldReason.BACKOFF in after.held) is (session.backoff is not None)
+        assert after.waiting == session.waiting
+
+    def backoff_ends(self, name: str) -> None:
+        session = self.model[name]
+        if session.backoff is not None:
+            self.clerk.store.hold_session(SessionId(name), None, HoldReason.BACKOFF, until_in=timedelta(0))
+            session.backoff = None
+        (found,) = self.clerk.store.promote([], [SessionId(name)], EPOCH)
+        assert bool(found.holds) is session.held
+        assert found.ready_class == session.waiting
 
     def release(self, fence: RunFence) -> None:
         after = self.clerk.store.release([fence])[0]
@@ -233,6 +273,8 @@ class StoreMachine(RuleBasedStateMachine):
         if run.status is RunStatus.QUEUED:
             assert result is CancelResult.REMOVED
             run.status = RunStatus.CANCELLED
+            session = self.model[run.session]
+            session.backoff = None if session.backoff == run_id else session.backoff
         elif run.status.active:
             assert result is CancelResult.SIGNALLED
             run.cancelled = True
@@ -253,7 +295,8 @@ class StoreMachine(RuleBasedStateMachine):
             return
         self.clerk.store.requeue(RunId(run_id), None, by="model")
         run.status, run.deferred, run.cancelled = RunStatus.QUEUED, False, False
-        run.recoveries, run.reason = 0, StartReason.REQUEUED
+        run.recoveries, run.failures, run.reason = 0, 0, StartReason.REQUEUED
+        self.model[run.session].backoff = None
         run.place = self.model[run.session].next_place()
 
     def look(self, name: str) -> None:
@@ -311,17 +354,17 @@ class StoreMachine(RuleBasedStateMachine):
             self.clerk.store.hold_session(SessionId(name), None, HoldReason.PAUSED, until_in=None)
         else:
             self.clerk.store.unhold_session(SessionId(name), None, HoldReason.PAUSED)
-        self.model[name].held = held
+        self.model[name].paused = held
 
     @precondition(lambda self: hasattr(self, "clerk"))
     @invariant()
     def rows_and_model_agree(self) -> None:
         rows = self.clerk.behind.query(
-            "SELECT id, status, deferred, attempt, recovery_attempts, position, claim_token FROM runs"
+            "SELECT id, status, deferred, attempt, recovery_attempts, failed_attempts, position, claim_token FROM runs"
         )
         assert {row[0]: row[1:] for row in rows} == {
             run.id: (run.status, int(run.deferred and run.status is RunStatus.QUEUED), run.attempt, run.recoveries,
-                     run.place, run.token)
+                     run.failures, run.place, run.token)
             for run in self.by_id.values()
         }  # fmt: skip
 

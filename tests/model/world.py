@@ -9,25 +9,37 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from oah.adapters.redis import keys
 from oah.adapters.system.ids import SystemIds
 from oah.controller.duties import Rota
 from oah.controller.process import ControllerContext, Services, create_services
 from oah.controller.rules import ControllerRules
 from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId
 from oah.core.model.lane import Lane
-from oah.core.model.run import Outcome, ReadyClass, RunStatus
+from oah.core.model.run import OrderMode, Outcome, ReadyClass, RunError, RunStatus
 from oah.core.model.session import Place, Session, SessionState
 from oah.core.model.workspace import DEFAULT_WORKSPACE
 from oah.core.policy import claim_order, recovery
 from oah.errors import EpochMismatch, LeaseError, Unavailable
-from oah.ports.broker import Broker, Claimed, ClaimRequest, Held, Renewal, RenewReply, Restore
-from oah.ports.store import Accepted, NewRun, RunFence, Settlement, StartClaim, Started, Store, SubmitLimits
+from oah.ports.broker import Broker, Claimed, ClaimRequest, Held, LeaseView, Renewal, RenewReply, Restore
+from oah.ports.store import (
+    Accepted,
+    NewRun,
+    QueuedSession,
+    RetryPlan,
+    RunFence,
+    Settlement,
+    StartClaim,
+    Started,
+    Store,
+    SubmitLimits,
+)
 from oah.ports.telemetry import NullTelemetry
 from oah.services import submit
 from oah.services.claim import ClaimSessions
@@ -40,6 +52,8 @@ from tests.support.broker_audit import audit
 LANE = Lane("default", "shell")
 LEASE = timedelta(seconds=6)
 MARGIN = LEASE / 6
+BACKOFF = timedelta(seconds=3)
+MAX_RETRIES = 2
 GONE = (Unavailable, LeaseError)
 
 
@@ -104,6 +118,7 @@ class SimWorker:
     entries: dict[SessionId, Entry] = field(default_factory=dict)
     pending: ClaimRequest | None = None
     counter: int = 0
+    lanes: tuple[Lane, ...] = (LANE,)
 
     def __post_init__(self) -> None:
         world = self.world
@@ -119,7 +134,7 @@ class SimWorker:
         world = self.world
         if self.pending is None:
             self.counter += 1
-            order = claim_order.order(claim_order.View((LANE,), 9), claim_order.Rules(), counter=self.counter)
+            order = claim_order.order(claim_order.View(self.lanes, 9), claim_order.Rules(), counter=self.counter)
             request = ClaimToken(world.ids.nonce())
             self.pending = ClaimRequest(self.id, request, LEASE, self.counter, want, order)
         sent = world.clock.boottime()
@@ -152,12 +167,14 @@ class SimWorker:
             return
         claims = [StartClaim(e.claimed.session_id, e.claimed.token) for e in entries]
         expected = [self.world.first_eligible(e.claimed.session_id) for e in entries]
+        held = {e.claimed.session_id for e in entries if self.world.held(e.claimed.session_id)}
         replies = self._start.choose(self.id, claims)
         if in_doubt:
             replies = self._start.outcome(self.id, claims)
         for entry, reply, first in zip(entries, replies, expected, strict=True):
             if isinstance(reply, Started):
                 assert reply.run.id == first, "I4: a run overtook one that was eligible before it"
+                assert reply.run.session_id not in held, "started while its session waits for a retry"
                 entry.fence = RunFence(entry.claimed.session_id, reply.run.id, reply.run.attempt, entry.claimed.token)
                 entry.phase, entry.confirmed, entry.agent = "running", max(entry.confirmed, now), True
             elif entry.phase == "called":
@@ -167,13 +184,23 @@ class SimWorker:
         self._start.place([e.claimed for e in entries], replies, in_doubt=in_doubt)
 
     def settle(
-        self, session: SessionId, *, park: bool = False, free_lost: bool = False, in_doubt: bool = False
+        self,
+        session: SessionId,
+        *,
+        park: bool = False,
+        fails: bool = False,
+        free_lost: bool = False,
+        in_doubt: bool = False,
     ) -> None:
-        """The agent's turn is over."""
+        """The agent's turn is over. ``fails``: and is retried as long as the rules allow."""
         entry = self.entries[session]
         assert entry.fence is not None
         entry.agent = entry.agent and park
-        settlement = Settlement(entry.fence, Outcome(RunStatus.COMPLETED, "done"), keep_owner=park)
+        outcome = Outcome(RunStatus.COMPLETED, "done")
+        if fails:
+            outcome = Outcome(RunStatus.FAILED, "failed", error=RunError("exit_nonzero", "exit status 1"))
+        plan = RetryPlan(BACKOFF, MAX_RETRIES) if fails else None
+        settlement = Settlement(entry.fence, outcome, keep_owner=park, retry=plan)
         after = self.world.store.settle([settlement])[0]
         if in_doubt:
             after = self.world.store.settle_outcome([settlement])[0]
@@ -333,6 +360,22 @@ class Leader:
     rota: Rota
 
 
+class _Overrides(Mapping[str, recovery.Override]):
+    """Strategies as overrides, as they stand when they are asked for."""
+
+    def __init__(self, strategies: Mapping[str, recovery.Strategy]) -> None:
+        self._strategies = strategies
+
+    def __getitem__(self, name: str) -> recovery.Override:
+        return recovery.Override(self._strategies[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._strategies)
+
+    def __len__(self) -> int:
+        return len(self._strategies)
+
+
 class World:
     """Stores, sessions, workers, leaders."""
 
@@ -353,10 +396,12 @@ class World:
         self.ids = SystemIds()
         self.sessions = [SessionId(self.ids.new("ses")) for _ in range(sessions)]
         for session in self.sessions:
-            store.create_session(Session(session, DEFAULT_WORKSPACE, LANE, SessionState.OPEN, datetime.now(UTC)))
+            self.open_session(session)
         self.accepted: dict[RunId, SessionId] = {}
         self.workers = {name: SimWorker(self, name) for name in ("w1", "w2")}
         rules = recovery.Rules(strategy, max_attempts)
+        self.profiles: dict[str, recovery.Strategy] = {}
+        """What profiles say about recovery, as far as leaders and starting workers know them."""
         self.leaders = [self._leader(f"leader-{n}", rules) for n in range(2)]
         self.snapshots: list[tuple[Any, float]] = []
 
@@ -374,12 +419,22 @@ class World:
             ids=self.ids,
             telemetry=NullTelemetry(),
             epochs=epochs,
-            rules=ControllerRules(rules, lease=LEASE, margin=MARGIN, relay_older_than=timedelta(seconds=2)),
+            rules=ControllerRules(
+                rules,
+                lease=LEASE,
+                margin=MARGIN,
+                relay_older_than=timedelta(seconds=2),
+                profiles=_Overrides(self.profiles),
+            ),
             holder=holder,
             decisions=Decisions(self.clock),
         )
         services = create_services(context)
         return Leader(store, broker, epochs, services, services.rota(context))
+
+    def open_session(self, session: SessionId, lane: Lane = LANE) -> None:
+        """One more."""
+        self.store.create_session(Session(session, DEFAULT_WORKSPACE, lane, SessionState.OPEN, datetime.now(UTC)))
 
     def advance(self, seconds: float) -> None:
         """Time passes for everybody, in steps finer than the deadman's margin."""
@@ -390,7 +445,15 @@ class World:
         for worker in self.workers.values():
             worker.deadman()
 
-    def submit(self, session: SessionId, *, delay: float | None = None, heard: bool = True) -> Accepted:
+    def submit(
+        self,
+        session: SessionId,
+        *,
+        delay: float | None = None,
+        heard: bool = True,
+        order: OrderMode = OrderMode.STRICT,
+        deadline_at: datetime | None = None,
+    ) -> Accepted:
         """Accepted is committed; hearing may be lost."""
         run = NewRun(
             RunId(self.ids.new("run")),
@@ -398,6 +461,8 @@ class World:
             session,
             "work",
             delay=timedelta(seconds=delay) if delay else None,
+            order_mode=order,
+            deadline_at=deadline_at,
         )
         accepted = submit.commit(self.store, [run], SubmitLimits())[0]
         assert isinstance(accepted, Accepted)
@@ -414,6 +479,10 @@ class World:
             " AND status = 'queued' AND NOT deferred ORDER BY position"
         )
         return rows[0][0] if rows else None
+
+    def held(self, session: SessionId) -> bool:
+        """Whether SQL holds it."""
+        return bool(self.sql.rows(f"SELECT held FROM sessions WHERE id = '{session}'")[0][0])
 
     def kill(self, name: str, *, known_dead: bool = False) -> None:
         """SIGKILL: the host kills the trees; the same name starts again, and may know that it has swept."""
@@ -458,6 +527,8 @@ class World:
                 services.relay(epoch)
             case "promote":
                 services.promote(epoch)
+            case "expire":
+                services.expire(epoch)
 
     def flush(self) -> None:
         """Everything in Redis is gone."""
@@ -493,6 +564,8 @@ class World:
             " AND (worker_id IS NOT NULL OR claim_token IS NOT NULL)"
         )
         assert not open_fences, "I3: the fence is shut between attempts"
+        worn = self.sql.rows(f"SELECT id FROM runs WHERE failed_attempts > {MAX_RETRIES + 1}")
+        assert not worn, "more attempts than the rules allow"
 
     def _check_agents(self) -> None:
         living = [session for worker in self.workers.values() for session in worker.living()]
@@ -508,7 +581,13 @@ class World:
             if owner is not None and owner.age < LEASE:
                 assert lease.place in (Place.LEASED, Place.PARKED), (session, lease)
                 assert lease.token == owner.token, (session, lease, owner)
+                self._check_hold(session, lease, queued.get(session))
             elif session in queued and queued[session].ready_class is not None:
                 held = bool(queued[session].holds)
                 fine = {Place.HELD} if held else {Place.READY}
                 assert lease.place in fine | {Place.LEASED, Place.PARKED}, (session, lease, queued[session])
+
+    def _check_hold(self, session: SessionId, lease: LeaseView, queued: QueuedSession | None) -> None:
+        """The end of a hold is known in Redis also while the session is parked."""
+        if lease.place is Place.PARKED and queued is not None and queued.holds and queued.ready_class is not None:
+            assert self.redis.client.zscore(keys.HELD.at(), session) is not None, (session, lease, queued)

@@ -133,7 +133,7 @@ def test_cancel_climbs_the_ladder_to_the_kill(desk: Bench) -> None:
 def test_a_timeout_kills_at_once(desk: Bench) -> None:
     agent = desk.open("shell")
     result = desk.turn(agent, f"trap '' INT; (setsid sleep {nap(7303)} &); sleep {nap(7303)}", timeout=0.5)
-    assert (result.status, result.error_code) == (TIMED_OUT, "timeout")
+    assert (result.status, result.error_code) == (TIMED_OUT, "run_timeout")
     assert result.tree_empty
     assert napping(7303) == []
 

@@ -162,7 +162,7 @@ class Arena:
 
     def violations(self, *sessions: str) -> list[Violation]:
         """What the judge says of these sessions (of all when none is named)."""
-        runs = self.sql("SELECT id, session_id, position, attempt, status, result FROM runs")
+        runs = self.sql("SELECT id, session_id, position, attempt, status, result, order_mode FROM runs")
         rows = [
             LedgerRun(
                 run=row["id"],
@@ -170,6 +170,7 @@ class Arena:
                 position=row["position"],
                 attempt=row["attempt"],
                 completed=row["status"] == "completed" and "lines" in (row["result"] or ""),
+                ordered=row["order_mode"] == "strict",
             )
             for row in runs
             if not sessions or row["session_id"] in sessions
@@ -225,12 +226,14 @@ def _explained(row: Row, before: Row | None, told: set[tuple[str, int, str]]) ->
         case "first":
             return before is None and row["attempt"] == 1
         case "recovered":
-            outcome, event = "worker_lost", "run.recovered"
+            outcomes, event = ("worker_lost",), "run.recovered"
         case "released":
-            outcome, event = "released", "run.released"
+            outcomes, event = ("released",), "run.released"
+        case "retried":
+            outcomes, event = ("failed", "timed_out"), "run.retrying"
         case _:
             return False
-    return before is not None and before["outcome"] == outcome and (row["run_id"], before["attempt"], event) in told
+    return before is not None and before["outcome"] in outcomes and (row["run_id"], before["attempt"], event) in told
 
 
 Own = dict[str, dict[str, str]]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from oah.adapters.blobs.directory import DirectoryBlobs
 from oah.adapters.pty.agents import PtyAgent, Surroundings
@@ -140,12 +141,18 @@ class Bench:
         assert self.host.live() == ()
 
     def turn(
-        self, agent: PtyAgent, text: str, *, control: HeldTurn | None = None, timeout: float | None = 30.0
+        self,
+        agent: PtyAgent,
+        text: str,
+        *,
+        control: HeldTurn | None = None,
+        timeout: float | None = 30.0,
+        **more: Any,
     ) -> TurnResult:
         run_id = f"run_{next(self.runs)}"
         agent.bind(run_id=run_id, attempt=1)
         limit = None if timeout is None else timedelta(seconds=timeout)
-        request = TurnRequest(run_id=run_id, attempt=1, input=text, timeout=limit, ladder=QUICK_LADDER)
+        request = TurnRequest(run_id=run_id, attempt=1, input=text, timeout=limit, ladder=QUICK_LADDER, **more)
         return agent.turn(request, control or HeldTurn())
 
     def once(self, text: str, **more: object) -> TurnResult:

@@ -419,3 +419,12 @@ def test_usage_errors_are_one_line_with_a_hint(call: Oah, args: tuple[str, ...])
     assert "(hint: " in result.stderr
     assert result.stderr.count("\n") == 1
     assert not api.asked
+
+
+def test_a_run_may_say_what_becomes_of_it_when_its_worker_is_lost(call: Oah) -> None:
+    asked = ("--recovery-strategy", "fail", "--recovery-max-attempts", "0")
+    result, api = call("run", "submit", "ses_1", "x", *asked, routes=ACCEPT)
+    assert result.exit_code == 0
+    assert api.body()["recovery"] == {"strategy": "fail", "max_attempts": 0}
+    _, api = call("run", "submit", "ses_1", "x", routes=ACCEPT)
+    assert "recovery" not in api.body()

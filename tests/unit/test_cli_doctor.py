@@ -21,6 +21,7 @@ from oah.cli.findings import (
     judge_store,
 )
 from oah.cli.main import oah
+from oah.cli.stuck import judge_diagnosis
 from oah.client import Client
 from oah.core.model.ids import ClaimToken, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
@@ -227,6 +228,7 @@ HEALTHY = {
     "/v1/workers": {"items": [{"slots": 4, "version": "0.1.0"}], "next_cursor": None},
     "/v1/controller": {"leader": "c.1", "epoch": "e"},
     "/v1/queue": {"uniqueReadySessionCount": 0, "readySessionCount": 0},
+    "/v1/diagnosis": {"waiting": [], "silent": []},
 }
 
 
@@ -237,8 +239,47 @@ def test_a_healthy_deployment_exits_0() -> None:
     assert {"api", "ready", "workers", "leader", "queue", "settings"} <= {f["check"] for f in document["findings"]}
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/v1/workers", "/v1/queue"])
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/v1/workers", "/v1/queue", "/v1/diagnosis"])
 def test_whatever_is_away_is_a_finding_and_exit_1(path: str) -> None:
     result = _doctor({k: v for k, v in HEALTHY.items() if k != path})
     assert result.exit_code == 1
     assert "away" in result.stdout
+
+
+def _one(run: str | None, session: str = "s1", seconds: float = 200.0) -> dict:
+    return {"session_id": session, "run_id": run, "worker_id": "w.1", "seconds": seconds}
+
+
+@pytest.mark.parametrize(
+    ("document", "check", "level", "words"),
+    [
+        ({"silent": [_one("r1")]}, "stuck_silent", "error", ["r1", "3m"]),
+        ({"unheeded": [_one("r1"), _one("r2")]}, "stuck_unheeded", "error", ["2 run(s)", "r1", "r2"]),
+        ({"unkillable": [_one(None)]}, "stuck_unkillable", "error", ["s1", "--unkillable"]),
+        ({"unplaced": ["s1", "s2"]}, "stuck_unplaced", "warning", ["2 session(s)", "s1, s2", "queue repair"]),
+        (
+            {
+                "waiting": [_one("r1"), _one("r2")],
+                "waiting_reasons": {"workspace_cap": 2},
+                "oldest_waiting_seconds": 7300,
+                "truncated": ["waiting"],
+            },
+            "stuck_waiting",
+            "warning",
+            ["at least 2", "2h", "2x workspace_cap", "r1", "oah run show"],
+        ),
+        ({"unserved_lanes": [{"lane": "gpu/codex", "sessions": 3}]}, "stuck_lanes", "error", ["gpu/codex (3)"]),
+    ],
+)
+def test_what_does_not_move_is_named_with_what_to_do(document: dict, check: str, level: str, words: list[str]) -> None:
+    [finding] = judge_diagnosis(document)
+    assert (finding.check, str(finding.level)) == (check, level)
+    for word in words:
+        assert word in f"{finding.message} {finding.hint}"
+
+
+def test_long_lists_are_cut_and_nothing_stuck_is_well() -> None:
+    [finding] = judge_diagnosis({"silent": [_one(f"r{n}") for n in range(9)]})
+    assert finding.message.endswith("r4 (since 3m) …")
+    [well] = judge_diagnosis({})
+    assert (well.check, well.level) == ("stuck", Level.OK)

@@ -6,6 +6,7 @@ import pytest
 
 from oah.core.dialogue.ladder import Rung, due
 from oah.core.dialogue.outcome import Facts, Verdict, judge
+from oah.core.model.timeout import TimeoutReason
 
 
 @pytest.mark.parametrize(
@@ -18,12 +19,16 @@ from oah.core.dialogue.outcome import Facts, Verdict, judge
         (Facts(exited=True, exit_code=-9), Verdict.FAILED, "agent_killed", False),
         (Facts(exited=True), Verdict.FAILED, "agent_lost", False),
         (Facts(status=130, cancelled=True), Verdict.CANCELLED, None, True),
-        (Facts(status=0, cancelled=True), Verdict.CANCELLED, None, True),
-        (Facts(exited=True, exit_code=0, cancelled=True), Verdict.CANCELLED, None, False),
+        (Facts(status=0, cancelled=True), Verdict.COMPLETED, None, True),
+        (Facts(status=0, cancelled=True, signalled=True), Verdict.CANCELLED, None, True),
+        (Facts(exited=True, exit_code=0, cancelled=True), Verdict.COMPLETED, None, False),
+        (Facts(exited=True, exit_code=0, cancelled=True, signalled=True), Verdict.CANCELLED, None, False),
+        (Facts(exited=True, exit_code=0, cancelled=True, killed=True), Verdict.CANCELLED, None, False),
+        (Facts(exited=True, exit_code=130, cancelled=True), Verdict.CANCELLED, None, False),
         (Facts(cancelled=True, killed=True), Verdict.CANCELLED, None, False),
-        (Facts(timed_out=True, killed=True), Verdict.TIMED_OUT, "timeout", False),
-        (Facts(timed_out=True, killed=True, empty=False), Verdict.FAILED, "agent_unkillable", False),
-        (Facts(timed_out=True, cancelled=True, killed=True), Verdict.TIMED_OUT, "timeout", False),
+        (Facts(timed_out=TimeoutReason.RUN, killed=True), Verdict.TIMED_OUT, "run_timeout", False),
+        (Facts(timed_out=TimeoutReason.RUN, killed=True, empty=False), Verdict.FAILED, "agent_unkillable", False),
+        (Facts(timed_out=TimeoutReason.RUN, cancelled=True, killed=True), Verdict.TIMED_OUT, "run_timeout", False),
         (Facts(host_lost=True, exited=True, cancelled=True), Verdict.FAILED, "host_lost", False),
         (Facts(fault=("agent_not_reading", "deaf"), killed=True), Verdict.FAILED, "agent_not_reading", False),
     ],

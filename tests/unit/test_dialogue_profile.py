@@ -7,6 +7,7 @@ import pytest
 
 from oah.adapters.pty.profiles import load_profiles
 from oah.core.dialogue.profile import Kind, parse_profile
+from oah.core.model.retry import RetryWish
 from oah.core.model.run import RecoveryStrategy
 from oah.errors import InvalidRequest
 from tests.support.terminals import TESTING_AGENTS
@@ -36,6 +37,9 @@ def test_a_profile_is_what_its_file_says() -> None:
         (GOOD + '[recovery]\nstrategy = "pray"', "one of fail, requeue_running, requeue_all"),
         (GOOD + "[recovery]\nmax_attempts = -1", "a whole number"),
         (GOOD + "[recovery]\nattempts = 1", "unknown key 'recovery.attempts'"),
+        (GOOD + "retry = 3", "retry must be a table"),
+        (GOOD + "[retry]\nmax_retries = -1", "max_retries must be 0 to 100"),
+        (GOOD + '[retry]\non = ["cancelled"]', "cancelled is never retried"),
     ],
 )
 def test_a_bad_profile_is_refused_with_file_and_reason(text: str, words: str) -> None:
@@ -52,6 +56,13 @@ def test_a_profile_may_say_what_becomes_of_runs_whose_worker_is_lost() -> None:
     assert (profile.recovery_strategy, profile.recovery_max_attempts) == (RecoveryStrategy.REQUEUE_ALL, 0)
     silent = parse_profile(GOOD, source="x.toml")
     assert (silent.recovery_strategy, silent.recovery_max_attempts) == (None, None)
+
+
+def test_a_profile_may_say_what_is_tried_again() -> None:
+    text = GOOD + '[retry]\nmax_retries = 2\ninitial_seconds = 0.5\non = ["exit_nonzero"]\n'
+    wish = RetryWish(max_retries=2, initial=timedelta(seconds=0.5), on=frozenset({"exit_nonzero"}))
+    assert parse_profile(text, source="x.toml").retry == wish
+    assert parse_profile(GOOD, source="x.toml").retry == RetryWish()
 
 
 def test_the_built_in_agents_ship() -> None:

@@ -36,7 +36,7 @@ RUNNING, WAITING = RunStatus.RUNNING, RunStatus.WAITING_TOOL
         (View(RUNNING), Rules(Strategy.FAIL), Fail("fail_closed")),
         (View(RUNNING), Rules(Strategy.REQUEUE_RUNNING), Requeue("automatic_requeue")),
         (View(RUNNING), Rules(Strategy.REQUEUE_ALL), Requeue("automatic_requeue")),
-        (View(WAITING), Rules(Strategy.REQUEUE_RUNNING), Fail("waiting_tool_manual_resume_required")),
+        (View(WAITING), Rules(Strategy.REQUEUE_RUNNING), Quarantine("waiting_tool_manual_resume_required")),
         (View(WAITING), Rules(Strategy.REQUEUE_ALL), Requeue("automatic_requeue")),
         (View(RUNNING, 2), Rules(Strategy.REQUEUE_RUNNING, 3), Requeue("automatic_requeue")),
         (View(RUNNING, 3), Rules(Strategy.REQUEUE_RUNNING, 3), Quarantine("max_attempts_exhausted")),

@@ -148,3 +148,16 @@ def test_exposed_names_are_what_is_exposed(telemetry: PrometheusTelemetry) -> No
     }
     assert {name for name in names if not name.endswith("_created")} <= exposed_names()
     assert {"oah_script_seconds_bucket", "oah_leader", "oah_claims_total"} <= names
+
+
+def test_every_gauge_can_be_shown_beside_every_counter(telemetry: PrometheusTelemetry) -> None:
+    """A counter claims its name without ``_total``, too: a gauge of that name would end the process that sets it."""
+    for metric in METRICS:
+        if metric.kind is Kind.GAUGE:
+            telemetry.gauge(metric.name, 1, **{label: min(values or {"x"}) for label, values in metric.labels.items()})
+    assert telemetry.value("oah_leader") == 1
+
+
+def test_no_gauge_is_a_counter_without_its_total() -> None:
+    """The client library takes them for one series and refuses the second when it is first set."""
+    assert not [metric.name for metric in METRICS if metric.kind is Kind.GAUGE and f"{metric.name}_total" in TABLE]

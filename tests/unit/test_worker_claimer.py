@@ -15,9 +15,10 @@ from oah.core.model.session import HoldReason, Place
 from oah.core.policy.claim_order import turns
 from oah.errors import InDoubt, Unavailable
 from oah.ports.broker import Claimed, ClaimReply, Free, Freed, Target
-from oah.ports.store import AfterRun, AlreadyActive, NothingEligible
+from oah.ports.store import AfterRun, AlreadyActive, IsHeld, NothingEligible
 from oah.worker.attempt import Attempts
 from oah.worker.claimer import Claimer
+from oah.worker.hooks import Hooks
 from oah.worker.keeper import Keeper
 from oah.worker.parked import Parked
 from oah.worker.settler import Settler
@@ -195,7 +196,14 @@ def test_a_warm_agent_that_cannot_be_bound_is_ended_before_its_session_goes_on()
     desk.claim()
     (assignment,) = desk.slots.working
     attempts = Attempts(
-        desk.context, desk.table, desk.parked, desk.settler, cordon=lambda reason: None, draining=lambda: False
+        desk.context,
+        desk.table,
+        desk.parked,
+        desk.settler,
+        cordon=lambda reason: None,
+        draining=lambda: False,
+        mark_now=lambda: None,
+        hooks=Hooks(desk.context),
     )
     attempts(assignment)
     assert desk.agent.closed == 1 and desk.settler.unsettled == 1
@@ -203,10 +211,29 @@ def test_a_warm_agent_that_cannot_be_bound_is_ended_before_its_session_goes_on()
 
 @pytest.mark.parametrize("cordoned", [True, False])
 def test_a_worker_that_takes_nothing_hands_called_sessions_on(*, cordoned: bool) -> None:
-    waiting = SimpleNamespace(session_id=S, ready_class=ReadyClass.INTERACTIVE)
+    waiting = SimpleNamespace(session_id=S, ready_class=ReadyClass.INTERACTIVE, holds=())
     desk = Desk(store=Scripted(queued_sessions_of=[[waiting]]))
     desk.keeper.taking = lambda: not cordoned
     desk.keeper()
     desk.clock.seconds += 2
     desk.keeper()
     assert desk.agent.closed == int(cordoned), "after the affinity window, though slots are idle"
+
+
+def test_the_agent_of_a_session_in_backoff_keeps_nobody_waiting() -> None:
+    held = SimpleNamespace(session_id=S, ready_class=ReadyClass.INTERACTIVE, holds=(HoldReason.BACKOFF,))
+    desk = Desk(store=Scripted(queued_sessions_of=[[held]]))
+    desk.keeper.taking = lambda: False
+    desk.keeper()
+    desk.clock.seconds += 2
+    desk.keeper()
+    assert desk.agent.closed == 0
+
+
+def test_a_called_session_that_sql_calls_held_is_parked_until_the_hold_ends() -> None:
+    """Its agent lives, so it stays ours; Redis learns when the hold ends."""
+    until = timedelta(seconds=9)
+    desk = Desk(store=Scripted(start=[[IsHeld(S, (HoldReason.BACKOFF,), until)]]))
+    desk.claim()
+    assert desk.frees() == [Free(S, T, Target.PARKED, None, until, (HoldReason.BACKOFF,))]
+    assert desk.phase is Phase.PARKED and desk.agent.closed == 0

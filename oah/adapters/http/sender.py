@@ -5,6 +5,8 @@ from __future__ import annotations
 import ssl
 import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import httpcore
@@ -50,6 +52,13 @@ class HttpCoreSender:
             words = str(error) or type(error).__name__
             return HttpFailed(fault, words[:MESSAGE], timedelta(seconds=time.monotonic() - begun))
         return HttpAnswer(status, text, timedelta(seconds=time.monotonic() - begun), retry_after)
+
+    def send_all(self, calls: Sequence[HttpCall]) -> list[HttpAnswer | HttpFailed]:
+        """A thread each: callers say how many at once."""
+        if len(calls) < 2:
+            return [self.send(call) for call in calls]
+        with ThreadPoolExecutor(len(calls), thread_name_prefix="send") as threads:
+            return list(threads.map(self.send, calls))
 
     def _sent(self, call: HttpCall) -> tuple[int, str, timedelta | None]:
         where = addresses.target(call.url)

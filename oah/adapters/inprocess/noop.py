@@ -16,6 +16,7 @@ from oah.ports.agent import (
     TurnResult,
     TurnStatus,
 )
+from oah.ports.commands import Delivery
 
 PROFILE = "noop"
 
@@ -46,6 +47,10 @@ class NoopAgent:
         if control.cancel_requested():
             return TurnResult(status=TurnStatus.CANCELLED, keep_warm=True)
         return TurnResult(status=TurnStatus.COMPLETED, output=request.input, exit_code=0, keep_warm=True)
+
+    def say(self, text: str, timeout: timedelta, *, asked_for: bool = False) -> Delivery:
+        """It has answered before anybody can speak."""
+        return Delivery.UNSUPPORTED
 
     def alive(self) -> bool:
         return not self._closed

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from oah.core.policy.retry import LABELS
+from oah.core.policy.waiting import WaitCode
+
 OPEN_VALUES = 200
 """Distinct values an open label may take in one process before the rest becomes `other`."""
 
@@ -71,6 +74,9 @@ _RUNS = (
         reason=_of("first", "recovered", "released", "retried", "requeued", "resumed"),
     ),
     _counter("oah_runs_settled_total", "Runs that reached a terminal status", status=_STATUS, class_=_READY_CLASS),
+    _counter(
+        "oah_retries_total", "Failed attempts that are followed by another, by the error of the attempt", reason=LABELS
+    ),
     _histogram("oah_run_wait_seconds", "Eligible to started", _WAITS, class_=_READY_CLASS),
     _histogram("oah_run_duration_seconds", "Started to settled, one attempt", _DURATIONS, status=_STATUS),
     _counter(
@@ -82,6 +88,14 @@ _RUNS = (
         "oah_timeouts_total",
         "Attempts and queued runs that a limit ended, by its code",
         code=_of("run_timeout", "deadline_exceeded", "start_timeout", "idle_timeout", "step_timeout", "model_timeout"),
+    ),
+    _counter(
+        "oah_hooks_total",
+        "Hooks called around runs, by moment and how it went",
+        when=_of(
+            *("before_run", "after_run", "on_cancel", "on_completed", "on_failed", "on_cancelled", "on_timed_out")
+        ),
+        outcome=_of("ok", "failed", "timeout", "dropped"),
     ),
     _counter("oah_runs_quarantined_total", "Runs set aside after their recovery attempts were spent"),
     _counter(
@@ -95,6 +109,24 @@ _RUNS = (
         what=_of("buffer", "result"),
     ),
 )
+
+_LETTERS = (
+    _counter(
+        "oah_dead_letters_total",
+        "Dead letters written, and what became of them",
+        kind=_of("run", "message", "outbox", "poison"),
+        what=_of("added", "evicted", "redriven", "purged"),
+    ),
+    _gauge("oah_dead_letters_now", "Letters that are dead (leader)", kind=_of("run", "message", "outbox", "poison")),
+    _counter(
+        "oah_pruned_total",
+        "Rows (and recordings) that aged out",
+        what=_of(
+            "dead_letters", "idempotency_keys", "events", "recordings", "runs", "sessions", "audit", "jobs",
+            "webhook_deliveries", "commands", "workers",
+        ),
+    ),
+)  # fmt: skip
 
 _DISPATCH = (
     _counter("oah_claims_total", "Claims sent, by answer", answer=_of("ok", "empty", "epoch", "rebuilding", "error")),
@@ -127,6 +159,16 @@ _DISPATCH = (
         "oah_active_runs", "Running and waiting runs, counted in SQL (leader)", status=_of("running", "waiting_tool")
     ),
     _gauge("oah_running_runs_without_heartbeat", "Active runs whose mark is older than a lease (leader)"),
+    _gauge("oah_cancels_unheeded", "Active runs asked to stop longer ago than killing takes, at most 100 (leader)"),
+    _gauge("oah_unkillable_sessions", "Sessions held for a process that could not be killed, at most 100 (leader)"),
+    _gauge(
+        "oah_long_waiting_runs",
+        "Why the longest waiting of the runs that have been eligible for more than a minute wait, at most 100 (leader)",
+        reason=_of(*(str(code) for code in WaitCode)),
+    ),
+    _gauge("oah_oldest_waiting_age_seconds", "Age of the longest eligible run, 0 below a minute (leader)"),
+    _gauge("oah_sessions_without_place", "Of their sessions, those that the broker does not know (leader)"),
+    _gauge("oah_lane_without_worker_sessions", "Ready sessions of lanes that no live worker takes (leader)", lane=None),
     _gauge("oah_leader", "1 in the process that holds the leader lease"),
     _gauge("oah_recovery_on_hold", "1 while a stepped clock, a new leader or a returned database holds recovery"),
     _gauge("oah_clock_step_seconds", "Last step seen, against CLOCK_BOOTTIME (leader)", clock=_of("redis", "database")),
@@ -186,6 +228,15 @@ _EDGES = (
         "Transactions that the database did not commit well",
         kind=_of("unavailable", "in_doubt", "broken"),
     ),
+    _counter(
+        "oah_webhook_deliveries_total",
+        "Tries of webhook deliveries, in the process that sends them",
+        outcome=_of("delivered", "retried", "failed"),
+    ),
+    _counter("oah_webhooks_switched_off_total", "Webhooks whose receiver took nothing"),
+    _gauge("oah_webhook_deliveries_pending", "Deliveries that have not arrived yet (leader)"),
+    _gauge("oah_webhook_oldest_pending_age_seconds", "Age of the oldest delivery that is pending (leader)"),
+    _gauge("oah_webhooks_off", "Webhooks that were switched off because nothing was taken (leader)"),
     _histogram("oah_script_seconds", "Redis scripts, as the caller waits for them", _CALLS, script=None),
     _histogram(
         "oah_sql_seconds",
@@ -208,7 +259,7 @@ _PROCESS = (
     _histogram("oah_loop_pass_seconds", "Duration of a pass", _CALLS, loop=None),
 )
 
-METRICS: tuple[Metric, ...] = (*_RUNS, *_DISPATCH, *_WORKERS, *_EDGES, *_PROCESS)
+METRICS: tuple[Metric, ...] = (*_RUNS, *_LETTERS, *_DISPATCH, *_WORKERS, *_EDGES, *_PROCESS)
 
 STANDARD: frozenset[str] = frozenset(
     {

@@ -14,17 +14,21 @@ from datetime import timedelta
 from pathlib import Path
 
 import oah
+from oah.adapters.pty.cpu import cpu_seconds
 from oah.adapters.pty.hearing import Hearing
 from oah.adapters.pty.host import PtyHost
 from oah.adapters.pty.matching import Ended, Matcher
 from oah.adapters.pty.process import PtyProcess
 from oah.adapters.pty.recording import HEAD_BYTES, TAIL_BYTES, Recording, RecordingWriter
+from oah.adapters.pty.speech import Speech
 from oah.adapters.pty.watch import Watch
+from oah.core.dialogue.limits import Limits
 from oah.core.dialogue.outcome import Facts, judge
 from oah.core.dialogue.profile import Profile
 from oah.errors import AgentError, Broken, Unavailable
-from oah.ports.agent import AgentSpec, TurnRequest, TurnResult, TurnStatus
+from oah.ports.agent import AgentSpec, TurnControl, TurnRequest, TurnResult, TurnStatus
 from oah.ports.blobs import Blobs
+from oah.ports.commands import Delivery
 from oah.ports.terminal import ExitCause, SpawnSpec
 
 DRAIN_SECONDS = 2.0
@@ -58,6 +62,7 @@ class PtyAgent:
         self._run, self._attempt = spec.run_id, spec.attempt
         self._closed = False
         self._dropped = 0
+        self.speech = Speech()
 
     @property
     def agent_id(self) -> str:
@@ -98,8 +103,8 @@ class PtyAgent:
         except OSError as error:
             raise AgentError(f"cannot write {path}: {error.strerror}", code="scratch_unwritable") from error
 
-    def spawn(self, argv: tuple[str, ...]) -> PtyProcess:
-        """Start it, recorded from the first byte."""
+    def spawn(self, argv: tuple[str, ...], own: Mapping[str, str] | None = None) -> PtyProcess:
+        """Start it, recorded from the first byte. `own`: the environment of the run that it is started for."""
         spec, profile = self.spec, self.profile
         values = {
             "{python}": sys.executable,
@@ -116,6 +121,7 @@ class PtyAgent:
             "OAH_NONCE": self.nonce,
             **{name: _filled(value, values) for name, value in profile.env.items()},
             **spec.env,
+            **(own or {}),
         }
         process = self.around.host.spawn(
             SpawnSpec(
@@ -165,6 +171,11 @@ class PtyAgent:
         if self.process is not None:
             self.process.terminal.record(recording)
 
+    def place_run_env(self, own: Mapping[str, str]) -> None:
+        """The run's own environment, for a program that stays from run to run: NAME=VALUE, a line each."""
+        lines = (f"{name}={value}\n" for name, value in own.items() if "\n" not in value)
+        self.place("run.env", "".join(lines))
+
     def note_input(self, text: str) -> None:
         """The run's input as a chapter and as typed text."""
         if self.recording is not None:
@@ -183,10 +194,28 @@ class PtyAgent:
 
     # -- the end of a turn ------------------------------------------------------------------------------------------
 
-    def hearing(self, request: TurnRequest, on_output: object) -> Hearing:
+    def watch(self, process: PtyProcess, request: TurnRequest, control: TurnControl) -> Watch:
+        """Over a turn that begins now."""
+        profile = self.profile
+        return Watch(
+            self.around.host,
+            process,
+            request,
+            control,
+            key=profile.interrupt_key,
+            limits=Limits(run=request.timeout, deadline=request.deadline_in, idle=request.idle or profile.idle),
+            cpu_seconds=(lambda: cpu_seconds(process.tree)) if profile.cpu_is_progress else None,
+        )
+
+    def hearing(self, request: TurnRequest, control: TurnControl, watch: Watch) -> Hearing:
         """A listener for this attempt."""
         key = f"outputs/{_part(request.run_id)}/{request.attempt}.txt"
-        return Hearing(on_output, self.around.blobs, key)  # type: ignore[arg-type]
+
+        def heard(text: str) -> None:
+            watch.heard(text)
+            self.speech.heard(text)
+
+        return Hearing(control.on_output, self.around.blobs, key, heard=heard)
 
     def drain(self, matcher: Matcher) -> None:
         """After the exit: what was still on its way, up to the terminal's end."""
@@ -231,6 +260,7 @@ class PtyAgent:
         return Facts(
             timed_out=watch.timed_out,
             cancelled=watch.cancelled,
+            signalled=watch.signalled,
             status=status,
             message=message,
             exited=notice is not None,
@@ -253,6 +283,10 @@ class PtyAgent:
             tree_empty=empty,
             recording=recording,
         )
+
+    def say(self, text: str, timeout: timedelta, *, asked_for: bool = False) -> Delivery:
+        """See ports.agent.Agent."""
+        return self.speech.say(text, timeout) if self.profile.steer or asked_for else Delivery.UNSUPPORTED
 
     # -- life -------------------------------------------------------------------------------------------------------
 

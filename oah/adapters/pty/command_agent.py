@@ -7,7 +7,6 @@ from datetime import timedelta
 
 from oah.adapters.pty.agents import PtyAgent
 from oah.adapters.pty.matching import SLICE_SECONDS, Ended, Matcher
-from oah.adapters.pty.watch import Watch
 from oah.core.dialogue.marker import input_fault
 from oah.errors import AgentError, Unavailable
 from oah.ports.agent import MAX_RESULT_BYTES, TurnControl, TurnRequest, TurnResult, TurnStatus
@@ -42,18 +41,21 @@ class CommandAgent(PtyAgent):
         self.note_input(request.input)
         try:
             self.place("input", request.input)
-            process = self.spawn(self._command(request.input))
+            process = self.spawn(self._command(request.input), request.env)
         except (AgentError, Unavailable) as error:
             return self.failed(error)
-        watch = Watch(self.around.host, process, request, control, key=self.profile.interrupt_key)
-        hearing = self.hearing(request, control.on_output)
+        watch = self.watch(process, request, control)
+        hearing = self.hearing(request, control, watch)
         matcher = Matcher(process.terminal)
         matcher.listen(hearing)
+        self.speech.begin()
         while not watch.over():
             if isinstance(matcher.look([]), Ended):
                 process.wait(timedelta(seconds=SLICE_SECONDS))
             hearing.tick()
+            self.speech.step(process.terminal)
         self.drain(matcher)
+        self.speech.end()
         return self.conclude(watch, hearing, self.facts(watch))
 
     def _command(self, text: str) -> tuple[str, ...]:

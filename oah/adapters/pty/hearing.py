@@ -24,8 +24,11 @@ _log = logging.getLogger(__name__)
 class Hearing:
     """Listens to one turn. Used by the slot thread only."""
 
-    def __init__(self, on_output: Callable[[str], None], blobs: Blobs, key: str) -> None:
+    def __init__(
+        self, on_output: Callable[[str], None], blobs: Blobs, key: str, *, heard: Callable[[str], None]
+    ) -> None:
         self._on_output = on_output
+        self._heard = heard
         self._blobs = blobs
         self._key = key
         self._answer = Answer(MAX_RESULT_BYTES)
@@ -40,6 +43,7 @@ class Hearing:
 
     def write(self, text: str) -> None:
         """The next piece of decoded output."""
+        self._heard(text)
         if not self._spooling and self._answer.characters + len(text) > MAX_RESULT_BYTES:
             self._spooling = True
             self._keep(self._answer.text())

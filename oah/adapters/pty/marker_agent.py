@@ -110,11 +110,14 @@ class MarkerAgent(PtyAgent):
             return TurnResult(status=TurnStatus.CANCELLED, keep_warm=self.warm, recording=self.finish_recording())
         self._idle = False
         self._turn += 1
-        watch = Watch(self.around.host, process, request, control, key=self.profile.interrupt_key)
-        hearing = self.hearing(request, control.on_output)
+        watch = self.watch(process, request, control)
+        hearing = self.hearing(request, control, watch)
         try:
             self._inject(request)
-            facts = self._listen(watch, hearing)
+            try:
+                facts = self._listen(watch, hearing)
+            finally:
+                self.speech.end()
         except AgentError as error:
             watch.refuse_fenced()
             if process.exited() is None:
@@ -124,6 +127,8 @@ class MarkerAgent(PtyAgent):
             else:
                 facts = self.facts(watch)
         result = self.conclude(watch, hearing, facts)
+        if self.speech.loose:  # or the next run would be given what was said to this one
+            result = replace(result, keep_warm=False)
         self._idle = result.keep_warm
         return result
 
@@ -131,6 +136,7 @@ class MarkerAgent(PtyAgent):
         process = self.running
         text = request.input if request.input.endswith("\n") else request.input + "\n"
         self.place("input", text)
+        self.place_run_env(request.env)
         self.note_input(request.input)
         line = injection(
             self.profile.inject,
@@ -155,12 +161,14 @@ class MarkerAgent(PtyAgent):
             if isinstance(seen, Match) and seen.index == 1:
                 waiting = [end]
                 self._matcher.listen(hearing)
+                self.speech.begin()
             elif isinstance(seen, Match):
                 mark = ended(seen.groups[0] or "0", seen.groups[1])
                 self._status = mark.status
                 self._matcher.listen(None)
                 return self.facts(watch, status=mark.status, message=mark.message)
             hearing.tick()
+            self.speech.step(self.running.terminal)
         self.drain(self._matcher)
         self._matcher.listen(None)
         return self.facts(watch)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from redis import exceptions as foreign
-
-from oah.adapters.redis import failures, keys
+from oah.adapters.redis import keys
 from oah.adapters.redis.epochs import RedisEpochs
-from oah.adapters.redis.link import Answer, Call, Link, Word
+from oah.adapters.redis.link import Link, Word
+from oah.adapters.redis.poison import RedisPoison
 from oah.adapters.redis.protocol import RedisDispatch
 from oah.adapters.redis.registry import RedisRegistry
 from oah.adapters.redis.signals import RedisSignals
@@ -38,7 +37,7 @@ _FACTS = (
 )
 
 
-class RedisBroker(RedisDispatch, RedisEpochs, RedisSignals, RedisRegistry):
+class RedisBroker(RedisDispatch, RedisEpochs, RedisSignals, RedisRegistry, RedisPoison):
     """Everything the broker offers; safe to use from many threads."""
 
     def __init__(self, link: Link) -> None:
@@ -87,37 +86,10 @@ class RedisBroker(RedisDispatch, RedisEpochs, RedisSignals, RedisRegistry):
         facts = {name: found[name] for name in _FACTS if name in found}
         return {"mode": "server", "address": self._link.dial.address, **facts}
 
-    def poison(self, *, limit: int = 100) -> list[tuple[str, bytes]]:
-        """Values that could not be read, with the key they lay under; those that were no strings as DUMP has them."""
-        found: list[tuple[str, bytes]] = []
-        for shard in (0, None):
-            places = self._ask([["HGETALL", keys.POISON.at(shard=shard)]])[0]
-            names = dict(zip(places[::2], places[1::2], strict=True))
-            names.pop(b"next", None)
-            for place, name in list(names.items())[: limit - len(found)]:
-                key = keys.POISONED.at(place.decode(), shard=shard)
-                text, dump = self._link.exchange([["GETRANGE", key, 0, 65535], ["DUMP", key]])
-                value = dump if isinstance(text, foreign.ResponseError) else text
-                if isinstance(value, bytes) and value:
-                    found.append((name.decode("utf-8", "replace"), value))
-        return found
-
     def close(self) -> None:
         """Close all connections; calls in other threads end with Unavailable."""
         self._link.close()
         RedisSignals.close(self)
-
-    def _ask(self, commands: list[list[Word]]) -> list[Answer]:
-        """Plain reads. What lies under a key in another type is set aside, and the key counts as empty."""
-        answers = self._link.exchange(commands)
-        misfits = [command for command, answer in zip(commands, answers, strict=True) if failures.misfit(answer)]
-        if misfits:
-            self._link.run(None, [Call("misfit", [str(key)]) for _, key, *_ in misfits])
-            answers = self._link.exchange(commands)
-        for answer in answers:
-            if isinstance(answer, foreign.ResponseError):
-                raise failures.translate(answer, address=self._link.dial.address)
-        return answers
 
     def _lane(self, name: bytes) -> Lane | None:
         try:

@@ -55,9 +55,7 @@ OWNED = Key("owned", "owned:{wid}", "set", "sessions of one worker incarnation",
 CLAIM = Key("claim", "claim:{wid}", "string", "the last request that took sessions", "claim; leader: forget")
 DUE = Key("due", "due", "zset", "delayed runs → due time", "reconcile enqueues again")
 DUE_SESSION = Key("due_session", "due:session", "hash", "delayed run → its session", "reconcile enqueues again")
-HELD = Key(
-    "held", "held", "zset", "held sessions, also parked ones → until (inf: no end by itself)", "reconcile holds again"
-)
+HELD = Key("held", "held", "zset", "held sessions, also parked → until (inf: none by itself)", "reconcile holds again")
 ACTIVE = Key("active", "active:ws:{ws}", "set", "sessions of a workspace that hold a slot", "reconcile: drop_active")
 ACTIVE_PROFILE = Key("active_profile", "active:profile:{p}", "set", "the same by profile", "reconcile (not used yet)")
 WS = Key("ws", "ws:{ws}", "hash", "weight, cap, and where it left each ring", "reconcile: limits")

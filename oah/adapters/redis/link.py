@@ -150,6 +150,13 @@ class Link:
         """The fields of INFO."""
         return _info(answer)
 
+    def evaluate(self, name: str, key: str, words: Sequence[Word]) -> Answer:
+        """A script without an epoch, rarely called, under the tag of the key given. Raises Unavailable, Broken."""
+        answer = self.exchange([["EVAL", self._text(load(name)), 1, key, *words]])[0]
+        if isinstance(answer, foreign.ResponseError):
+            raise failures.translate(answer, address=self.dial.address)
+        return answer
+
     def set_aside(self, key: str, value: bytes) -> None:
         """Keep a value that could not be read, for people. Best effort: the reader goes on anyway."""
         script = load("set_aside")

@@ -140,8 +140,8 @@ class RedisDispatch:
         items = [(s.session_id, s.token, s.ready_class.value) for s in sessions]
         return freed(self._each(epoch, "release", "session", items))
 
-    def expire(self, epoch: EpochId, *, limit: int) -> list[Expired]:
-        words = self._run(epoch, [Call("expire", [limit])])
+    def expire(self, epoch: EpochId, *, limit: int, lease: timedelta = timedelta(0)) -> list[Expired]:
+        words = self._run(epoch, [Call("expire", [limit, as_ms(lease)])])
         return [
             Expired(
                 session_id=SessionId(session),

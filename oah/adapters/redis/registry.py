@@ -33,8 +33,10 @@ class RedisRegistry:
         return [worker for worker, report in self._entries() if report is None]
 
     def forget(self, worker_id: WorkerId) -> None:
-        """Remove the report and the lists of an incarnation that is gone."""
-        self._link.run(None, [Call("forget", [worker_id]), Call("bury", [worker_id])])
+        """Remove the lists of an incarnation that is gone, and its report once it leases nothing any more: while the
+        report is listed, somebody comes back for the lists."""
+        if self._link.run(None, [Call("bury", [worker_id])])[0][1] == "1":
+            self._link.run(None, [Call("forget", [worker_id])])
 
     def lead(self, holder: str, *, lease: timedelta) -> bool:
         """Take or keep the leader lease."""

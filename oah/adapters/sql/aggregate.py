@@ -19,6 +19,7 @@ from oah.adapters.sql.statements import Look, Statements
 from oah.adapters.sql.tables import run_events, run_steps, sessions, workspace_counters
 from oah.core.model.ids import RunId, SessionId, WorkspaceId
 from oah.core.model.run import RunStatus
+from oah.core.policy.webhooks import told
 from oah.errors import NotFound
 from oah.ports.store import AfterRun
 from oah.ports.telemetry import Telemetry
@@ -79,7 +80,7 @@ class Transaction:
         attempt: int = 0,
         data: Mapping[str, Any] | None = None,
     ) -> int:
-        """Append an event under the next number of the locked session."""
+        """Append an event under the next number of the locked session; webhooks that asked for it are told."""
         number = self.connection.execute(
             update(sessions)
             .where(sessions.c.id == session_id)
@@ -88,6 +89,8 @@ class Transaction:
         ).scalar_one()
         values = {"session_id": session_id, "number": number, "run_id": run_id, "attempt": attempt, "type": kind}
         self.connection.execute(insert(run_events).values(**values, data=dict(data or {}), at=now()))
+        if told(kind, data or {}):
+            self.hot.tell_webhooks([(session_id, int(number))])
         return int(number)
 
     def take_position(self, session_id: SessionId) -> int:
@@ -111,6 +114,10 @@ class Transaction:
         self.connection.execute(
             update(sessions).where(sessions.c.id == session_id).values(queued_count=sessions.c.queued_count + change)
         )
+        self.count_in_workspace(workspace_id, change)
+
+    def count_in_workspace(self, workspace_id: WorkspaceId, change: int) -> None:
+        """Change the count of queued runs of a workspace."""
         counter = self._insert(workspace_counters).values(workspace_id=workspace_id, part=self._part, queued=change)
         self.connection.execute(
             counter.on_conflict_do_update(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections import Counter
+from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, Connection, case, delete, distinct, exists, func, insert, select, text
 
 from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.columns import MICROSECOND, age_us
 from oah.adapters.sql.owners import ACTIVE
-from oah.adapters.sql.tables import runs, session_owners, sessions, workspace_counters
+from oah.adapters.sql.rows import required as moment
+from oah.adapters.sql.tables import RECOVERED, runs, session_owners, sessions, workspace_counters
 from oah.core.model.ids import WorkspaceId
-from oah.core.model.run import RunStatus
+from oah.core.model.run import RecoveryState, RunStatus
+from oah.ports.figures import RecoveryFigures
 from oah.ports.store import StoreCounts
 
 
@@ -58,6 +61,35 @@ class Counts(Aggregate):
                 ready_sessions=int(ready_sessions),
                 locked_sessions=_figure(connection, locked),
             )
+
+    def recovery_figures(self, workspace_id: WorkspaceId | None) -> RecoveryFigures:
+        """By the index of the runs that recovery met: one group for each state and reason."""
+        reason = runs.c.recovery["reason"].as_string()
+        last = func.max(runs.c.recovery["last_recovered_at"].as_string())
+        ended = runs.c.ended_at
+        statement = (
+            select(runs.c.recovery_state, reason, func.count(), func.min(ended), func.max(ended), last)
+            .where(text(RECOVERED))
+            .group_by(runs.c.recovery_state, reason)
+        )
+        if workspace_id is not None:
+            statement = statement.where(runs.c.workspace_id == workspace_id)
+        with self._database.read() as connection:
+            groups = connection.execute(statement).all()
+        counts: Counter[RecoveryState] = Counter()
+        reasons: Counter[str] = Counter()
+        for state, why, count, *_ in groups:
+            counts[RecoveryState(state)] += count
+            reasons[why or "unknown"] += count
+        quarantined = [row for row in groups if row[0] == RecoveryState.QUARANTINED.value]
+        latest = max((row[5] for row in groups if row[5]), default=None)
+        return RecoveryFigures(
+            counts={state: counts[state] for state in RecoveryState},
+            reasons=dict(reasons.most_common()),
+            oldest_quarantined_at=min((moment(row[3]) for row in quarantined if row[3]), default=None),
+            newest_quarantined_at=max((moment(row[4]) for row in quarantined if row[4]), default=None),
+            newest_recovered_at=None if latest is None else datetime.fromisoformat(latest),
+        )
 
     def recount(self) -> int:
         """Set the workspaces' counters to what is queued; how many were off. Writers wait meanwhile."""

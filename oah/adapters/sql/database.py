@@ -20,12 +20,26 @@ from oah.adapters.sql.statements import Statements
 from oah.errors import InDoubt
 
 
+class Signal(NamedTuple):
+    """An active run that is to be stopped, or that has said something of itself."""
+
+    session: str
+    run: str
+    attempt: int
+    token: str
+    stop: bool
+    reason: str | None
+    by: str | None
+    heard_us: int | None
+    """How long ago; 0 while it waits."""
+
+
 class Marked(NamedTuple):
-    """Sessions whose owner row the mark found, (session, run, attempt, token) of runs that are to be cancelled, and
-    sessions whose row somebody kept locked."""
+    """Sessions whose owner row the mark found, what their runs have to say, and sessions whose row somebody kept
+    locked."""
 
     sessions: set[str]
-    cancels: list[tuple[str, str, int, str]]
+    signals: list[Signal]
     unread: frozenset[str] = frozenset()
 
 

@@ -11,17 +11,32 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, LargeBinary, Select, delete, func, literal, null, select, text
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    LargeBinary,
+    Select,
+    and_,
+    delete,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    text,
+    update,
+)
 
 from oah.adapters.sql.aggregate import Aggregate, Transaction, picked
-from oah.adapters.sql.columns import MICROSECOND, later
+from oah.adapters.sql.columns import MICROSECOND, later, now
+from oah.adapters.sql.deliveries import deliver_again
 from oah.adapters.sql.governance_tables import DEAD, dead_letters, jobs
 from oah.adapters.sql.jobs import advance
 from oah.adapters.sql.letters import put, write_down
 from oah.adapters.sql.pages import paged
+from oah.adapters.sql.put_back import queue_again
 from oah.adapters.sql.rows import RUN_COLUMNS, parsed, required, run_of
 from oah.adapters.sql.rows import moment as moment_of
-from oah.adapters.sql.runs import queue_again
 from oah.adapters.sql.tables import runs
 from oah.adapters.sql.text import cleaned, dumped, require_sound
 from oah.core.model.event import EventType
@@ -156,21 +171,14 @@ class DeadLetters(Aggregate):
 
     def _evict(self, workspace_id: str, kind: str, *, keep: int, limit: int) -> list[Evicted]:
         """Found, their sessions locked, found again: what went or came meanwhile is another pass's."""
-        excess = (
-            select(dead_letters.c.id, dead_letters.c.session_id, dead_letters.c.code)
-            .where(dead_letters.c.workspace_id == workspace_id, dead_letters.c.kind == kind, IS_DEAD)
-            .order_by(dead_letters.c.last_at.desc(), dead_letters.c.id.desc())
-            .offset(keep)
-            .limit(limit)
-        )
         with self._database.read() as connection:
-            rows = connection.execute(excess).all()
+            rows = _excess(connection, workspace_id, kind, keep=keep, limit=limit)
         if not rows:
             return []
         named = {SessionId(row.session_id) for row in rows if row.session_id is not None}
         done: list[Evicted] = []
         with self._transaction(named) as transaction:
-            for row in transaction.connection.execute(excess).all():
+            for row in _excess(transaction.connection, workspace_id, kind, keep=keep, limit=limit):
                 if row.session_id is not None and row.session_id not in named:
                     continue
                 gone = delete(dead_letters).where(dead_letters.c.id == row.id, IS_DEAD)
@@ -194,6 +202,19 @@ class DeadLetters(Aggregate):
         return {kind: found.get(kind.value, 0) for kind in LetterKind}
 
 
+def _excess(connection: Connection, workspace_id: str, kind: str, *, keep: int, limit: int) -> Sequence[Any]:
+    """The oldest of those beyond ``keep``: walks of the index of the dead, as long as the bound, not the history."""
+    theirs = (dead_letters.c.workspace_id == workspace_id, dead_letters.c.kind == kind, IS_DEAD)
+    at, name = dead_letters.c.last_at, dead_letters.c.id
+    newest_first = select(at, name).where(*theirs).order_by(at.desc(), name.desc())
+    newest = connection.execute(newest_first.offset(keep).limit(1)).first()
+    if newest is None:
+        return []
+    upto = or_(at < newest.last_at, and_(at == newest.last_at, name <= newest.id))
+    wanted = select(name, dead_letters.c.session_id, dead_letters.c.code).where(*theirs, at <= newest.last_at, upto)
+    return connection.execute(wanted.order_by(at, name).limit(limit)).all()
+
+
 def _done(transaction: Transaction, letter_id: str, workspace_id: WorkspaceId | None, work: Work) -> LetterDone:
     """One letter behind a savepoint: what cannot be done of it is its own answer."""
     savepoint = transaction.connection.begin_nested()
@@ -213,9 +234,13 @@ def _done(transaction: Transaction, letter_id: str, workspace_id: WorkspaceId | 
 
 
 def _redrive(by: str) -> Work:
-    def redrive(transaction: Transaction, letter: DeadLetter) -> Accepted:
+    def redrive(transaction: Transaction, letter: DeadLetter) -> Accepted | None:
         if letter.state is LetterState.REDRIVEN:
             raise Conflict(f"{letter.id} was redriven by {letter.redriven_by}", code="already_redriven")
+        if letter.kind is LetterKind.OUTBOX:
+            deliver_again(transaction, letter.subject, by=by)
+            _mark(transaction, letter, by=by)
+            return None
         if letter.kind is not LetterKind.RUN:
             raise Conflict(f"a letter of kind {letter.kind} cannot be redriven", code="not_redrivable")
         row = transaction.connection.execute(
@@ -226,6 +251,20 @@ def _redrive(by: str) -> Work:
         return queue_again(transaction, run_of(row), by=by)
 
     return redrive
+
+
+def _mark(transaction: Transaction, letter: DeadLetter, *, by: str) -> None:
+    """What it is about goes on; of two at once the second finds that. A run's letter is marked by its requeue."""
+    marked = transaction.connection.execute(
+        update(dead_letters)
+        .where(dead_letters.c.id == letter.id, IS_DEAD)
+        .values(state=LetterState.REDRIVEN.value, redriven_at=now(), redriven_by=by)
+    )
+    if not marked.rowcount:
+        raise Conflict(f"{letter.id} was redriven meanwhile", code="already_redriven")
+    _tell(transaction, letter.session_id, EventType.DEAD_LETTER_REDRIVEN, letter.id, letter.kind, letter.code, by=by)
+    facts = {"workspace_id": letter.workspace_id, "kind": letter.kind.value, "subject": letter.subject}
+    write_down(transaction, by, "dead_letter.redriven", letter.id, **facts)
 
 
 def _purge(by: str) -> Work:
@@ -276,6 +315,8 @@ def _filtered(statement: Select[Any], where: LetterFilter) -> Select[Any]:
     ):
         if value is not None:
             statement = statement.where(column == value)
+    if where.ids is not None:
+        statement = statement.where(dead_letters.c.id.in_([each for each in where.ids if "\0" not in each]))
     if where.since is not None:
         statement = statement.where(dead_letters.c.last_at > where.since)
     return statement

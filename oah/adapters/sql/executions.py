@@ -12,12 +12,14 @@ from typing import Any
 from sqlalchemy import select
 
 from oah.adapters.sql.aggregate import Aggregate, Transaction, after, picked
+from oah.adapters.sql.database import Signal
+from oah.adapters.sql.retries import Retried, deferred_run, retry
 from oah.adapters.sql.rows import RUN_COLUMNS, SESSION_COLUMNS, run_of, session_of
-from oah.adapters.sql.statements import ClaimRow, FencedRow, Look, OutputRow, SettleRow, StartRow
+from oah.adapters.sql.statements import ClaimRow, FencedRow, Look, OutputRow, SettleRow, StartRow, Statements
 from oah.adapters.sql.tables import run_attempts, run_events, runs
 from oah.adapters.sql.text import cleaned, cleaned_or_none
 from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId
-from oah.core.model.run import RunStatus, StartReason
+from oah.core.model.run import RunStatus, StartReason, StopReason
 from oah.errors import InvalidRequest, RequestError
 from oah.ports.store import (
     AfterRun,
@@ -32,6 +34,7 @@ from oah.ports.store import (
     StartClaim,
     Started,
     StartReply,
+    Stop,
 )
 
 log = logging.getLogger(__name__)
@@ -104,20 +107,36 @@ class Executions(Aggregate):
         return Started(session, run, StartReason(reason), number)
 
     def settle(self, settlements: Sequence[Settlement]) -> list[AfterRun]:
-        """Fenced; the sessions as they stand afterwards."""
-        rows = [_settle_row(settlement) for settlement in settlements]
-        if not rows:
+        """Fenced; the sessions as they stand afterwards. A retry is part of the same transaction."""
+        if not settlements:
             return []
+        if any(settlement.retry is not None for settlement in settlements):
+            return self._settle_or_retry(settlements)
         with self._database.hot() as sql:
-            ids = sorted({row.session_id for row in rows})
+            ids = sorted({settlement.fence.session_id for settlement in settlements})
             sql.lock_only(ids)
-            done = sql.settle(rows)
-            for settlement, answer in zip(settlements, done, strict=True):
-                if settlement.hold is not None and answer.status is not None:
-                    session = settlement.fence.session_id
-                    sql.hold(session, {**sql.look([session])[session].holds, settlement.hold.value: None})
+            done = _settled(sql, settlements)
             looks = sql.look(ids)
-        return _afters([row.session_id for row in rows], done, looks)
+        return _afters([settlement.fence.session_id for settlement in settlements], done, looks)
+
+    def _settle_or_retry(self, settlements: Sequence[Settlement]) -> list[AfterRun]:
+        ids = sorted({settlement.fence.session_id for settlement in settlements})
+        with self._transaction(ids) as transaction:
+            again: dict[int, Retried] = {}
+            for index, settlement in enumerate(settlements):
+                plan = settlement.retry
+                retried = None if plan is None else retry(transaction, _settle_row(settlement), plan)
+                if retried is not None:
+                    again[index] = retried
+            left = [settlement for index, settlement in enumerate(settlements) if index not in again]
+            ended = iter(_settled(transaction.hot, left) if left else ())
+            done = [
+                FencedRow(RunStatus.QUEUED, again[index].number) if index in again else next(ended)
+                for index in range(len(settlements))
+            ]
+            looks = transaction.hot.look(ids)
+        afters = _afters([settlement.fence.session_id for settlement in settlements], done, looks)
+        return [replace(each, due=again[n].due) if n in again else each for n, each in enumerate(afters)]
 
     def settle_outcome(self, settlements: Sequence[Settlement]) -> list[AfterRun]:
         """Under the lock. The attempt's record says whether it ended as asked, and not by somebody else's hand."""
@@ -134,6 +153,13 @@ class Executions(Aggregate):
             ids = sorted({fence.session_id for fence in fences})
             sql.lock_only(ids)
             done = sql.release(fences)
+            sql.tell_webhooks(
+                [
+                    (fence.session_id, now.number)
+                    for fence, now in zip(fences, done, strict=True)
+                    if now.status == RunStatus.CANCELLED
+                ]
+            )
             looks = sql.look(ids)
         return _afters([fence.session_id for fence in fences], done, looks)
 
@@ -173,11 +199,15 @@ class Executions(Aggregate):
         if not table:
             return MarkReply(frozenset())
         marked = self._database.mark(worker_id, table, timeout=timeout)
-        cancels = [RunFence(SessionId(s), RunId(r), a, ClaimToken(t)) for s, r, a, t in marked.cancels]
         return MarkReply(
             frozenset(SessionId(session) for session in marked.sessions),
-            tuple(cancels),
+            tuple(_stop(signal) for signal in marked.signals if signal.stop),
             frozenset(SessionId(session) for session in marked.unread),
+            {
+                SessionId(signal.session): timedelta(microseconds=max(0, signal.heard_us))
+                for signal in marked.signals
+                if signal.heard_us is not None
+            },
         )
 
 
@@ -200,6 +230,23 @@ def _reply(session: Sequence[Any], claim: StartClaim, row: StartRow, look: Look 
     if look is not None:
         return IsHeld(claim.session_id, look.reasons, look.until_in)
     return NothingEligible(claim.session_id) if row.first_run is None else IsSuspect(claim.session_id)
+
+
+def _stop(signal: Signal) -> Stop:
+    fence = RunFence(SessionId(signal.session), RunId(signal.run), signal.attempt, ClaimToken(signal.token))
+    return Stop(fence, StopReason(signal.reason or StopReason.CANCEL), signal.by or "")
+
+
+def _settled(sql: Statements, settlements: Sequence[Settlement]) -> list[FencedRow]:
+    """Terminal under the fence; holds what is to be held."""
+    rows = [_settle_row(settlement) for settlement in settlements]
+    done = sql.settle(rows)
+    sql.tell_webhooks([(row.session_id, now.number) for row, now in zip(rows, done, strict=True) if now.status])
+    for settlement, answer in zip(settlements, done, strict=True):
+        if settlement.hold is not None and answer.status is not None:
+            session = settlement.fence.session_id
+            sql.hold(session, {**sql.look([session])[session].holds, settlement.hold.value: None})
+    return done
 
 
 def _settle_row(settlement: Settlement) -> SettleRow:
@@ -243,9 +290,15 @@ def _settle_outcome(transaction: Transaction, settlement: Settlement) -> AfterRu
     ).first()
     if row is None:
         return after(GONE, applied=False)
-    applied = row.attempt == fence.attempt and row.outcome == settlement.outcome.status == row.status
-    look = transaction.look(fence.session_id)
-    return after(look, applied=applied, status=RunStatus(row.status), voided=bool(row.voided))
+    ours = row.attempt == fence.attempt and row.outcome == settlement.outcome.status
+    # After a retry the run is queued, and may have been cancelled since.
+    applied = ours and (row.status == row.outcome or settlement.retry is not None)
+    found = after(
+        transaction.look(fence.session_id), applied=applied, status=RunStatus(row.status), voided=bool(row.voided)
+    )
+    if applied and settlement.retry is not None:
+        return replace(found, due=deferred_run(transaction, fence.session_id, fence.run_id))
+    return found
 
 
 def _afters(ids: Sequence[str], done: Sequence[FencedRow], looks: dict[str, Look]) -> list[AfterRun]:

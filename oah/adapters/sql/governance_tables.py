@@ -86,6 +86,7 @@ jobs = Table(
     Column("ended_at", Moment),
     Column("cancel_requested_at", Moment),
     Index("ix_jobs_created_at", "created_at"),
+    Index("ix_jobs_ended_at", "ended_at"),
 )
 OPEN_JOB = "state IN ('queued', 'running')"
 Index("ix_jobs_open", jobs.c.created_at, postgresql_where=text(OPEN_JOB), sqlite_where=text(OPEN_JOB))

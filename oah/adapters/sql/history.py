@@ -10,6 +10,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from oah.adapters.sql.faults import translated
 from oah.core.model.ids import ClaimToken, RunId, SessionId
 from oah.core.model.run import Outcome, RunError, RunStatus
 from oah.core.model.session import HoldReason
-from oah.ports.store import RunFence, Settlement
+from oah.ports.store import RetryPlan, RunFence, Settlement
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS outcomes (
@@ -92,7 +93,7 @@ class HistoryFile:
 
 
 def _pack(settlement: Settlement) -> dict[str, Any]:
-    outcome = settlement.outcome
+    outcome, retry = settlement.outcome, settlement.retry
     return {
         "status": str(outcome.status),
         "output": outcome.output,
@@ -102,6 +103,7 @@ def _pack(settlement: Settlement) -> dict[str, Any]:
         "recording_blob": outcome.recording_blob,
         "agent": outcome.agent,
         "hold": str(settlement.hold) if settlement.hold is not None else None,
+        "retry": [retry.delay.total_seconds(), retry.max_retries] if retry is not None else None,
     }
 
 
@@ -118,4 +120,10 @@ def _unpack(run_id: str, attempt: int, token: str, session_id: str, body: str) -
         agent=data["agent"],
     )
     fence = RunFence(SessionId(session_id), RunId(run_id), attempt, ClaimToken(token))
-    return Settlement(fence, outcome, hold=HoldReason(data["hold"]) if data["hold"] is not None else None)
+    hold, again = data["hold"], data.get("retry")
+    return Settlement(
+        fence,
+        outcome,
+        hold=None if hold is None else HoldReason(hold),
+        retry=None if again is None else RetryPlan(timedelta(seconds=again[0]), again[1]),
+    )

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, case, func, insert, or_, select, update
 
 from oah.adapters.sql.aggregate import Aggregate
+from oah.adapters.sql.audits import entry, record
 from oah.adapters.sql.columns import MICROSECOND, age_us, now
 from oah.adapters.sql.governance_tables import job_items
 from oah.adapters.sql.governance_tables import jobs as table
@@ -30,15 +31,21 @@ def advance(
     *,
     done: int = 0,
     failed: int = 0,
+    total: int = 0,
     cursor: str | None = None,
     items: Iterable[JobItem] = (),
 ) -> None:
-    """Write how far a job came, in the transaction of the chunk that was done. ``done`` and ``failed`` are added.
+    """Write how far a job came, in the transaction of the chunk that was done. Counts are added.
 
     Raises LeaseError (``job_lost``) when somebody else holds the job: the chunk must be rolled back. Take it first and
     the row stays locked, so that nobody can take the job over while the chunk is written.
     """
-    changed: dict[str, Any] = {"done": table.c.done + done, "failed": table.c.failed + failed, "seen_at": now()}
+    changed: dict[str, Any] = {
+        "done": table.c.done + done,
+        "failed": table.c.failed + failed,
+        "total": table.c.total + total,
+        "seen_at": now(),
+    }
     if cursor is not None:
         changed["cursor"] = cursor
     held = connection.execute(
@@ -159,7 +166,8 @@ class Jobs(Aggregate):
         """Raises NotFound."""
         require_sound(by=by)
         with self._database.write() as connection:
-            _job(connection, job_id, workspace_id)
+            if (job := _job(connection, job_id, workspace_id)).state.over or job.cancel_requested_at:
+                return job
             unheld = table.c.holder.is_(None)
             connection.execute(
                 update(table)
@@ -171,7 +179,11 @@ class Jobs(Aggregate):
                 .where(table.c.id == job_id, table.c.state.in_(OPEN), table.c.cancel_requested_at.is_(None))
                 .values(cancel_requested_at=now())
             )
-            return _job(connection, job_id, workspace_id)
+            ended = _job(connection, job_id, workspace_id)
+            if ended.cancel_requested_at is not None:
+                more = {"kind": ended.kind, "workspace_id": ended.workspace_id}
+                record(connection, [entry(by, "job.cancelled", job_id, more)])
+            return ended
 
     def waiting_jobs(self, *, stale_for: timedelta, limit: int) -> list[str]:
         """Open jobs that nobody has been seen to hold for so long, oldest first."""

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, insert, or_, select, update
 
 from oah.adapters.sql.aggregate import Aggregate, picked
+from oah.adapters.sql.audits import entry, record
 from oah.adapters.sql.columns import now
 from oah.adapters.sql.rows import KEY_COLUMNS, WORKSPACE_COLUMNS, key_of, workspace_of
 from oah.adapters.sql.tables import api_keys, workspaces
@@ -96,9 +97,10 @@ class Keys(Aggregate):
         workspace_id: WorkspaceId | None,
         scopes: frozenset[Scope],
         expires_at: datetime | None,
+        by: str = "system",
     ) -> ApiKey:
         """Store the sha256 digest of a secret. Raises Conflict when it is stored already, NotFound (workspace)."""
-        require_sound(name=name)
+        require_sound(name=name, by=by)
         with self._database.write() as connection:
             if workspace_id is not None:
                 workspace_id = _workspace(connection, workspace_id).id
@@ -116,6 +118,8 @@ class Keys(Aggregate):
                     expires_at=expires_at,
                 )
             )
+            more = {"name": name, "scopes": sorted(scope.value for scope in scopes), "workspace_id": workspace_id}
+            record(connection, [entry(by, "key.created", key_id, more)])
             return _key(connection, key_id)
 
     def key_by_digest(self, digest: str) -> ApiKey | None:
@@ -133,12 +137,16 @@ class Keys(Aggregate):
         with self._database.read() as connection:
             return [key_of(row) for row in connection.execute(statement)]
 
-    def revoke_key(self, key_id: KeyId) -> ApiKey:
+    def revoke_key(self, key_id: KeyId, *, by: str = "system") -> ApiKey:
         """Revoked keys stay listed; the first revocation counts. Raises NotFound."""
         with self._database.write() as connection:
             statement = update(api_keys).where(api_keys.c.id == key_id, api_keys.c.revoked_at.is_(None))
-            connection.execute(statement.values(revoked_at=now()))
-            return _key(connection, key_id)
+            ended = connection.execute(statement.values(revoked_at=now())).rowcount
+            key = _key(connection, key_id)
+            if ended:
+                more = {"name": key.name, "workspace_id": key.workspace_id}
+                record(connection, [entry(by, "key.revoked", key_id, more)])
+            return key
 
 
 def _workspace(connection: Connection, id_or_name: str) -> Workspace:

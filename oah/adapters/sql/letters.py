@@ -6,19 +6,21 @@ subject back: neither can be there without the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from oah.adapters.sql.aggregate import Transaction
+from oah.adapters.sql.audits import entry, record
 from oah.adapters.sql.columns import now
 from oah.adapters.sql.governance_tables import DEAD, dead_letters
 from oah.adapters.sql.rows import session_of
-from oah.adapters.sql.tables import audit, run_attempts
+from oah.adapters.sql.tables import run_attempts
 from oah.core.model.event import EventType
+from oah.core.model.ids import RunId
 from oah.core.model.run import Run
 from oah.core.model.session import Session
 from oah.ports.dead_letters import LetterKind, LetterState
@@ -70,32 +72,25 @@ def put(transaction: Transaction, row: Mapping[str, Any], *, first_at: Any) -> b
     return bool(written == row["id"])
 
 
-def mark_redriven(transaction: Transaction, run: Run, *, by: str) -> str | None:
-    """The run goes on: its letter, if it has one that is dead, has been redriven. The letter's id."""
-    letter = transaction.connection.execute(
+def mark_redriven(transaction: Transaction, runs: Sequence[RunId], *, by: str) -> dict[RunId, str]:
+    """The runs go on: their letters, of those that have one that is dead, have been redriven. Run → letter; the event
+    and the row of the audit are the caller's."""
+    letters = transaction.connection.execute(
         update(dead_letters)
         .where(
             dead_letters.c.kind == LetterKind.RUN.value,
-            dead_letters.c.subject == run.id,
+            dead_letters.c.subject.in_(runs),
             dead_letters.c.state == text(f"'{LetterState.DEAD.value}'"),
         )
         .values(state=LetterState.REDRIVEN.value, redriven_at=now(), redriven_by=by)
-        .returning(dead_letters.c.id, dead_letters.c.workspace_id)
-    ).first()
-    if letter is None:
-        return None
-    data = {"dead_letter_id": letter.id, "kind": LetterKind.RUN.value, "by": by}
-    transaction.append_event(
-        run.session_id, EventType.DEAD_LETTER_REDRIVEN, run_id=run.id, attempt=run.attempt, data=data
+        .returning(dead_letters.c.id, dead_letters.c.subject)
     )
-    write_down(transaction, by, "dead_letter.redriven", letter.id, workspace_id=letter.workspace_id, run_id=run.id)
-    return str(letter.id)
+    return {RunId(row.subject): row.id for row in letters}
 
 
 def write_down(transaction: Transaction, by: str, action: str, letter_id: str, **data: Any) -> None:
     """A row of the audit."""
-    row = {"actor": by, "action": action, "subject": letter_id, "data": data, "at": now()}
-    transaction.connection.execute(insert(audit).values(**row))
+    record(transaction.connection, [entry(by, action, letter_id, data)])
 
 
 def run_payload(run: Run, session: Session, recovery: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from oah.adapters.sql.rows import required
 from oah.adapters.sql.tables import runs, session_owners, sessions, workspaces
 from oah.core.model.ids import ClaimToken, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
-from oah.core.model.run import ReadyClass, RunStatus
+from oah.core.model.run import ReadyClass, RunStatus, StopReason
+from oah.core.model.timeout import TimeoutReason
 from oah.core.policy.recovery import override
 from oah.ports.store import OwnerRow
 
@@ -63,6 +64,11 @@ def read_owners(database: Database, connection: Connection, statement: Select[An
     return [_owner(row, looks[row.session_id].waiting if row.session_id in looks else None) for row in rows]
 
 
+def asked_for(stop_reason: str | None) -> bool:
+    """Whether somebody wants the run to end; the limit of a step or a call is one of the attempt, and ends with it."""
+    return TimeoutReason.of_stop(None if stop_reason is None else StopReason(stop_reason)) is None
+
+
 def seen_at_of(text: str) -> datetime:
     """The moment that an OwnerRow carries, exactly as it was read."""
     return datetime.fromisoformat(text)
@@ -86,6 +92,7 @@ def _owners() -> Select[Any]:
             runs.c.attempt,
             runs.c.recovery_attempts,
             runs.c.cancel_requested_at,
+            runs.c.stop_reason,
             runs.c["class"].label("run_class"),
             runs.c.recovery_strategy,
             runs.c.recovery_max_attempts,
@@ -116,7 +123,7 @@ def _owner(row: Any, waiting: ReadyClass | None) -> OwnerRow:
         run_status=None if row.run_id is None else RunStatus(row.status),
         attempt=row.attempt or 0,
         recovery_attempts=row.recovery_attempts or 0,
-        cancel_requested=row.cancel_requested_at is not None,
+        cancel_requested=row.cancel_requested_at is not None and asked_for(row.stop_reason),
         run_policy=override(row.recovery_strategy, row.recovery_max_attempts),
         workspace_policy=override(row.workspace_strategy, row.workspace_max_attempts),
     )

@@ -235,18 +235,17 @@ def _unheard(row: Any, look: Look) -> Accepted:
 
 
 def _promote(transaction: Transaction, ids: Sequence[RunId], epoch: EpochId) -> None:
-    """``deferred`` off, in the order in which they were due; a retry keeps its place, the others get a new one."""
+    """``deferred`` off with a new place, in the order in which they were due. A strict retry is not among them: it is
+    never deferred, its session is held."""
     if not ids:
         return
     due = transaction.connection.execute(
-        select(runs.c.id, runs.c.session_id, runs.c.position, runs.c.queued_reason)
+        select(runs.c.id, runs.c.session_id)
         .where(runs.c.id.in_(ids), text("runs.status = 'queued' AND runs.deferred"))
         .order_by(runs.c.session_id, runs.c.due_at, runs.c.position)
     ).all()
     for row in due:
-        place = row.position
-        if row.queued_reason != "retried":
-            place = transaction.take_position(SessionId(row.session_id))
+        place = transaction.take_position(SessionId(row.session_id))
         transaction.connection.execute(
             update(runs)
             .where(runs.c.id == row.id)

@@ -7,7 +7,7 @@ is changed only in the status and attempt and under the token that were read. Ei
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import delete, exists, insert, select, update
@@ -16,7 +16,8 @@ from sqlalchemy.exc import IntegrityError
 from oah.adapters.sql.aggregate import Aggregate, Transaction, after, picked
 from oah.adapters.sql.columns import now
 from oah.adapters.sql.faults import translate
-from oah.adapters.sql.owners import ACTIVE, seen_at_of
+from oah.adapters.sql.letters import bury
+from oah.adapters.sql.owners import ACTIVE, asked_for, seen_at_of
 from oah.adapters.sql.rows import RUN_COLUMNS, run_of
 from oah.adapters.sql.statements import Look
 from oah.adapters.sql.tables import dispatch_epochs, run_attempts, runs, session_owners, workers
@@ -29,6 +30,8 @@ from oah.ports.store import AfterRun, RecoveryAction, RecoveryWrite
 log = logging.getLogger(__name__)
 LOST = "worker_lost"
 """Outcome of an attempt whose owner went away, and the error code of a run that failed by it."""
+HISTORY = 10
+"""Recoveries that a run's record tells one by one; the counts tell of all."""
 GONE = Look(waiting=None, held=False, holds={}, now_us=0, number=0)
 
 
@@ -40,7 +43,15 @@ class Recoveries(Aggregate):
         if not writes:
             return []
         with self._transaction(write.owner.session_id for write in writes) as transaction:
-            return [self._recovered(transaction, write) for write in writes]
+            replies = [self._recovered(transaction, write) for write in writes]
+        given_up = [write.action is RecoveryAction.QUARANTINE for write in writes]
+        buried = sum(
+            quarantined and reply.applied and reply.status is RunStatus.FAILED
+            for quarantined, reply in zip(given_up, replies, strict=True)
+        )
+        if buried:
+            self._telemetry.count("oah_dead_letters_total", buried, kind="run", what="added")
+        return replies
 
     def _recovered(self, transaction: Transaction, write: RecoveryWrite) -> AfterRun:
         session_id = write.owner.session_id
@@ -115,7 +126,8 @@ def _apply(transaction: Transaction, write: RecoveryWrite) -> tuple[RunStatus | 
     if run is None:
         transaction.close_if_empty(owner.session_id)
         return None, 0
-    action = RecoveryAction.CANCEL if run.cancel_requested_at is not None else write.action
+    wanted = run.cancel_requested_at is not None and asked_for(run.stop_reason)
+    action = RecoveryAction.CANCEL if wanted else write.action
     if action is RecoveryAction.DROP_OWNER:
         return None  # the row of a run that is active cannot go without a word about the run
     transaction.connection.execute(
@@ -123,10 +135,9 @@ def _apply(transaction: Transaction, write: RecoveryWrite) -> tuple[RunStatus | 
         .where(run_attempts.c.run_id == run.id, run_attempts.c.attempt == run.attempt)
         .values(ended_at=now(), outcome=LOST)
     )
-    transaction.connection.execute(
-        update(runs).where(runs.c.id == run.id).values(**_change(run, write, action, transaction.stamp()))
-    )
-    number = _tell(transaction, run, write, action)
+    change = _change(run, write, action, transaction.stamp())
+    transaction.connection.execute(update(runs).where(runs.c.id == run.id).values(**change))
+    number = _tell(transaction, run, write, action, change.get("recovery") or {})
     transaction.close_if_empty(owner.session_id)
     return _STATUS[action], number
 
@@ -160,17 +171,7 @@ def _change(run: Run, write: RecoveryWrite, action: RecoveryAction, stamp: str) 
     change.update(
         recovery_attempts=attempts,
         recovery_state=_STATE[action],
-        recovery={
-            **(run.recovery or {}),
-            "state": _STATE[action].value,
-            "strategy": write.strategy,
-            "attempts": attempts,
-            "max_attempts": write.max_attempts,
-            "reason": write.reason,
-            "last_recovered_by": write.by,
-            "last_recovered_at": stamp,
-            "manual_requeue_count": (run.recovery or {}).get("manual_requeue_count", 0),
-        },
+        recovery=_record(run, write, action, stamp),
     )
     if action is RecoveryAction.REQUEUE:
         cleared = (
@@ -180,6 +181,7 @@ def _change(run: Run, write: RecoveryWrite, action: RecoveryAction, stamp: str) 
             "error_message",
             "cancel_requested_at",
             "cancel_requested_by",
+            "stop_reason",
         )
         change.update(dict.fromkeys(cleared))
         return {**change, "queued_reason": "recovered", "queued_at": now(), "dispatched_epoch": ""}
@@ -187,8 +189,36 @@ def _change(run: Run, write: RecoveryWrite, action: RecoveryAction, stamp: str) 
     return {**change, "ended_at": now(), "error_code": LOST, "error_message": message}
 
 
-def _tell(transaction: Transaction, run: Run, write: RecoveryWrite, action: RecoveryAction) -> int:
-    """Events and steps; the number of the last event."""
+def _record(run: Run, write: RecoveryWrite, action: RecoveryAction, stamp: str) -> dict[str, Any]:
+    """What is told of the run's recoveries: the last one, the counts, and the last few one by one."""
+    before = run.recovery or {}
+    told = {
+        "attempt": run.attempt,
+        "worker": write.owner.worker_id,
+        "at": stamp,
+        "decision": _STATE[action].value,
+        "reason": write.reason,
+    }
+    return {
+        "manual_requeue_count": 0,
+        "first_recovered_at": stamp,
+        **before,
+        "state": _STATE[action].value,
+        "strategy": write.strategy,
+        "attempts": run.recovery_attempts + 1,
+        "max_attempts": write.max_attempts,
+        "policy_from": dict(write.policy_from),
+        "reason": write.reason,
+        "last_recovered_by": write.by,
+        "last_recovered_at": stamp,
+        "history": [*(before.get("history") or ()), told][-HISTORY:],
+    }
+
+
+def _tell(
+    transaction: Transaction, run: Run, write: RecoveryWrite, action: RecoveryAction, record: Mapping[str, Any]
+) -> int:
+    """Events and steps, and the dead letter; the number of the last event."""
 
     def event(kind: EventType, data: dict[str, Any]) -> int:
         return transaction.append_event(
@@ -196,7 +226,8 @@ def _tell(transaction: Transaction, run: Run, write: RecoveryWrite, action: Reco
         )
 
     if action is RecoveryAction.CANCEL:
-        return event(EventType.RUN_CANCELLED, {"by": run.cancel_requested_by or write.by})
+        by, why = run.cancel_requested_by or write.by, run.stop_reason or write.reason
+        return event(EventType.RUN_CANCELLED, {"by": by, "reason": why})
     facts = {
         "strategy": write.strategy,
         "attempts": run.recovery_attempts + 1,
@@ -211,4 +242,5 @@ def _tell(transaction: Transaction, run: Run, write: RecoveryWrite, action: Reco
         return event(EventType.RUN_QUEUED, {"position": run.position, "recovered": True})
     if action is RecoveryAction.QUARANTINE:
         event(EventType.RUN_QUARANTINED, facts)
+        bury(transaction, run, code=LOST, reason=write.reason, recovery=record)
     return event(EventType.RUN_FAILED, {"error": {"code": LOST, "message": "its worker was lost"}, **facts})

@@ -49,7 +49,9 @@ ATTEMPT_COLUMNS = (
     "run_id", "attempt", "reason", "worker_id", "agent", "home", "recording_blob", "started_at", "ended_at", "outcome",
 )  # fmt: skip
 
-STEP_COLUMNS = ("run_id", "number", "attempt", "kind", "name", "data", "at")
+STEP_COLUMNS = (
+    "run_id", "number", "attempt", "kind", "name", "data", "at", "deadline_at", "ended_at", "outcome",
+)  # fmt: skip
 
 
 def listed(columns: Sequence[str], prefix: str = "") -> str:
@@ -203,8 +205,9 @@ def event_of(row: Sequence[Any]) -> Event:
 
 def step_of(row: Sequence[Any]) -> Step:
     """A row in the order of STEP_COLUMNS."""
-    run_id, number, attempt, kind, name, data, at = row
-    return Step(RunId(run_id), number, attempt, kind, name, parsed(data) or {}, required(at))
+    run_id, number, attempt, kind, name, data, at, deadline, ended, outcome = row
+    when = (required(at), moment(deadline), moment(ended))
+    return Step(RunId(run_id), number, attempt, kind, name, parsed(data) or {}, *when, outcome)
 
 
 def attempt_of(row: Sequence[Any]) -> Attempt:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, case, func, null, select, update
 
 from oah.adapters.sql.aggregate import Aggregate, Transaction, after, picked
-from oah.adapters.sql.columns import now
-from oah.adapters.sql.letters import mark_redriven
+from oah.adapters.sql.audits import entry, record
+from oah.adapters.sql.columns import from_us, now
 from oah.adapters.sql.pages import paged
 from oah.adapters.sql.rows import ATTEMPT_COLUMNS, RUN_COLUMNS, STEP_COLUMNS, attempt_of, run_of, session_of, step_of
 from oah.adapters.sql.tables import run_attempts, run_steps, runs, session_owners
@@ -20,17 +20,14 @@ from oah.core.model.ids import RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.run import (
     Attempt,
     OrderMode,
-    ReadyClass,
-    RecoveryState,
     Run,
     RunStatus,
-    StartReason,
     Step,
     StopReason,
 )
-from oah.core.model.session import HoldReason, SessionState
-from oah.errors import Conflict, NotFound
-from oah.ports.store import EXCERPT, Accepted, Cancelled, CancelResult, Page, RunFilter
+from oah.core.model.session import HoldReason
+from oah.errors import NotFound
+from oah.ports.store import EXCERPT, Cancelled, CancelResult, Page, RunFilter
 
 ACTIVE = ("running", "waiting_tool")
 
@@ -117,7 +114,7 @@ class Runs(Aggregate):
                 mark(transaction, run_id, by=by, reason=reason)
                 marked = _run(transaction.connection, run_id, workspace_id)
                 return Cancelled(marked, CancelResult.SIGNALLED, owner=run.worker_id, lane=lane)
-            unheld = _end_backoff(transaction, run)
+            unheld = end_backoff_of(transaction, run)
             number = remove(transaction, run, by=by, reason=reason)
             gone = _run(transaction.connection, run_id, workspace_id)
             look = after(transaction.look(run.session_id), applied=True, status=gone.status, number=number)
@@ -126,16 +123,12 @@ class Runs(Aggregate):
             ).scalar()
             return Cancelled(gone, CancelResult.REMOVED, owner and WorkerId(owner), lane, look, unheld=unheld)
 
-    def requeue(self, run_id: RunId, workspace_id: WorkspaceId | None, *, by: str) -> Accepted:
-        """A terminal run becomes eligible now: a new position, counters anew, totals kept in ``recovery.total``."""
-        require_sound(by=by)
-        with self._locked_run(run_id, workspace_id) as (transaction, run):
-            return queue_again(transaction, run, by=by)
-
-    def annotate_run(self, run_id: RunId, workspace_id: WorkspaceId | None, note: str) -> Run:
+    def annotate_run(self, run_id: RunId, workspace_id: WorkspaceId | None, note: str, *, by: str = "system") -> Run:
         """Write an operator's note."""
-        require_sound(note=note)
-        with self._locked_run(run_id, workspace_id) as (transaction, _):
+        require_sound(note=note, by=by)
+        with self._locked_run(run_id, workspace_id) as (transaction, run):
+            more = {"note": note, "workspace_id": run.workspace_id}
+            record(transaction.connection, [entry(by, "run.noted", run_id, more)])
             transaction.connection.execute(update(runs).where(runs.c.id == run_id).values(note=note))
             return _run(transaction.connection, run_id, workspace_id)
 
@@ -182,75 +175,22 @@ def remove(transaction: Transaction, run: Run, *, by: str, reason: StopReason) -
     return number
 
 
-def _end_backoff(transaction: Transaction, run: Run) -> bool:
+def end_backoff_of(transaction: Transaction, run: Run) -> bool:
     """A session held for the retry of this run is held for nothing once the run is gone. True: the hold ended."""
     holds = transaction.look(run.session_id).holds
-    backoff = HoldReason.BACKOFF.value
-    if backoff not in holds or run.order_mode is not OrderMode.STRICT:
+    end = holds.get(HoldReason.BACKOFF.value)
+    if end is None or run.order_mode is not OrderMode.STRICT or run.due_at != from_us(end):
         return False
-    reason = transaction.connection.execute(select(runs.c.queued_reason).where(runs.c.id == run.id)).scalar_one()
-    if reason != StartReason.RETRIED:
-        return False
-    left = {name: end for name, end in holds.items() if name != backoff}
-    transaction.hot.hold(run.session_id, left)
-    return not left
+    return end_backoff(transaction, run.session_id)
 
 
-def queue_again(transaction: Transaction, run: Run, *, by: str) -> Accepted:
-    """Requeue by hand, in a transaction that has read the run under its session's lock. Raises Conflict."""
-    session = session_of(transaction.sessions[run.session_id])
-    if not run.status.terminal:
-        raise Conflict(f"run {run.id} is {run.status}, not ended", code="run_requeue_invalid_status")
-    if session.state is not SessionState.OPEN:
-        raise Conflict(f"session {session.id} is {session.state}", code="session_closed")
-    position = transaction.take_position(run.session_id)
-    transaction.connection.execute(update(runs).where(runs.c.id == run.id).values(**_eligible_again(run, position, by)))
-    transaction.count_queued(run.session_id, run.workspace_id, 1)
-    mark_redriven(transaction, run, by=by)
-    data = {"requeued_by": by, "position": position, "previous_status": run.status.value}
-    number = transaction.append_event(
-        run.session_id, EventType.RUN_QUEUED, run_id=run.id, attempt=run.attempt, data=data
-    )
-    transaction.append_step(run.id, run.attempt, "system", "run.requeued", data)
-    queued = _run(transaction.connection, run.id, None)
-    return Accepted(queued, session.lane, ReadyClass(queued.run_class.value), None, number)
-
-
-def _eligible_again(run: Run, position: int, by: str) -> dict[str, Any]:
-    recovery = dict(run.recovery or {})
-    total = recovery.get("total") or {}
-    recovery.update(
-        state=RecoveryState.REQUEUED.value,
-        strategy="manual",
-        attempts=0,
-        reason="manual_requeue",
-        manual_requeue_count=recovery.get("manual_requeue_count", 0) + 1,
-        last_manual_requeue_by=by,
-        total={
-            "recovery_attempts": total.get("recovery_attempts", 0) + run.recovery_attempts,
-            "failed_attempts": total.get("failed_attempts", 0) + run.failed_attempts,
-        },
-    )
-    cleared: Mapping[str, None] = dict.fromkeys(
-        (
-            "due_at", "started_at", "ended_at", "cancel_requested_at", "cancel_requested_by", "error_code",
-            "error_message", "result", "result_blob", "exit_code", "worker_id", "claim_token", "stop_reason",
-        )
-    )  # fmt: skip
-    return {
-        **cleared,
-        "status": RunStatus.QUEUED,
-        "deferred": False,
-        "voided": False,
-        "position": position,
-        "queued_reason": "requeued",
-        "queued_at": now(),
-        "dispatched_epoch": "",
-        "recovery_attempts": 0,
-        "failed_attempts": 0,
-        "recovery": recovery,
-        "recovery_state": RecoveryState.REQUEUED,
-    }
+def end_backoff(transaction: Transaction, session_id: SessionId) -> bool:
+    """Whatever the session waits for a retry of need wait no longer. True: it is held for nothing any more."""
+    holds = transaction.look(session_id).holds
+    left = {name: end for name, end in holds.items() if name != HoldReason.BACKOFF.value}
+    if left != holds:
+        transaction.hot.hold(session_id, left)
+    return left != holds and not left
 
 
 WHOLE = tuple(picked(runs, RUN_COLUMNS))

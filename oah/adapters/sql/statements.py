@@ -27,6 +27,8 @@ class SubmitSession:
     workspace_cap: int | None
     queued: int
     number: int
+    front: int = 0
+    """The next position before all others; counts down."""
 
 
 class KeyRow(NamedTuple):
@@ -64,6 +66,7 @@ class RunRow(NamedTuple):
     recovery_strategy: str | None
     recovery_max_attempts: int | None
     data: str
+    front: bool = False
 
 
 class Inserted(NamedTuple):
@@ -73,6 +76,28 @@ class Inserted(NamedTuple):
     due_at: datetime | None
     due_in: timedelta | None
     start_by: datetime | None
+
+
+class ActiveRow(NamedTuple):
+    """The active run of a session, as a submit finds it. ``stopping``: somebody has asked it to stop before."""
+
+    run_id: str
+    attempt: int
+    worker_id: str | None
+    stopping: bool
+    voided: bool
+
+
+class CommandRow(NamedTuple):
+    """A text for an active run. ``data`` is JSON."""
+
+    worker_id: str
+    kind: str
+    given_by: str
+    run_id: str
+    attempt: int
+    data: str
+    request_id: str
 
 
 class ClaimRow(NamedTuple):
@@ -195,12 +220,34 @@ class Statements(Protocol):
         """Those with an active run."""
         ...
 
+    def active_run(self, session: str) -> ActiveRow | None:
+        """Its active run."""
+        ...
+
+    def stop_run(self, run: str, by: str, reason: str, *, void: bool) -> None:
+        """Ask an active run to stop, unless somebody has; ``void`` what it did in any case."""
+        ...
+
+    def tell(self, session: str, number: int, run: str, attempt: int, kind: str, data: str) -> None:
+        """An event under a number that the caller has counted; the session counts it too."""
+        ...
+
+    def put_command(self, command: CommandRow) -> None: ...
+    def steered(self, requests: Sequence[str]) -> dict[str, str]:
+        """The runs into which these requests went, of those that became a command."""
+        ...
+
     def insert_runs(self, runs: Sequence[RunRow]) -> dict[str, Inserted]: ...
     def heard(self, runs: Sequence[str], epoch: str) -> None: ...
     def start(self, worker: str, epoch: str, claims: Sequence[ClaimRow]) -> list[StartRow]: ...
     def settle(self, rows: Sequence[SettleRow]) -> list[FencedRow]: ...
     def release(self, fences: Sequence[RunFence]) -> list[FencedRow]: ...
     def output(self, rows: Sequence[OutputRow]) -> list[int | None]: ...
+    def tell_webhooks(self, events: Sequence[tuple[str, int]]) -> None:
+        """A delivery for each active webhook that asked for one of these events (session, number), once, in this
+        transaction. Without webhooks: one probe."""
+        ...
+
     def look(self, sessions: Sequence[str]) -> dict[str, Look]: ...
     def hold(self, session: str, holds: Mapping[str, int | None]) -> None:
         """Write the holds (reason → its end in microseconds) and what is derived from them."""

@@ -1,9 +1,238 @@
-"""Rows of steps inside a run and its waits."""
+"""Rows of steps inside a run and its waits, written behind the fence of its attempt."""
 
 from __future__ import annotations
 
-from oah.adapters.sql.aggregate import Aggregate
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import func, insert, select, update
+
+from oah.adapters.sql.aggregate import Aggregate, Transaction, picked
+from oah.adapters.sql.columns import MICROSECOND, age_us, later, now
+from oah.adapters.sql.rows import STEP_COLUMNS, run_of, step_of
+from oah.adapters.sql.tables import run_steps, runs, session_owners, worker_commands
+from oah.adapters.sql.text import require_sound
+from oah.core.model.event import EventType
+from oah.core.model.ids import ClaimToken, RunId, SessionId, WorkerId
+from oah.core.model.run import Run, RunStatus, Step
+from oah.errors import Conflict, LimitReached, NotFound
+from oah.ports.commands import CommandKind, Delivery
+from oah.ports.steps import MOST_STEPS, PROGRESS_PAUSE, Inside, NewStep, StepKind, StepOutcome, Told
+from oah.ports.store import RunFence
+
+ACTIVE = ("running", "waiting_tool")
 
 
 class Steps(Aggregate):
-    """The aggregate of steps inside a run and its waits."""
+    """See ports.steps.StepStore."""
+
+    def active_fence(self, run_id: RunId) -> RunFence | None:
+        """By the key of the run."""
+        c = runs.c
+        statement = select(c.session_id, c.attempt, c.claim_token).where(c.id == run_id, c.status.in_(ACTIVE))
+        with self._database.read() as connection:
+            row = connection.execute(statement).first()
+        if row is None or row.claim_token is None:
+            return None
+        return RunFence(SessionId(row.session_id), run_id, row.attempt, ClaimToken(row.claim_token))
+
+    def begin_step(self, inside: Inside, step: NewStep) -> Step:
+        """Numbers go on through all attempts, system steps among them."""
+        require_sound(name=step.name)
+        with self._inside(inside) as (transaction, run):
+            _heard(transaction, run)
+            return _begin(transaction, run, step, step.timeout or run.step_timeout)
+
+    def end_step(self, inside: Inside, number: int, outcome: StepOutcome, data: Mapping[str, Any]) -> Step:
+        """The first end stays."""
+        with self._inside(inside) as (transaction, run):
+            _heard(transaction, run)
+            step = _step(transaction, run.id, number)
+            if step.kind not in set(StepKind) or step.attempt != run.attempt:
+                raise Conflict(f"step {number} is none of this attempt", code="step_not_open")
+            if step.ended_at is None:
+                values = {"ended_at": now(), "outcome": outcome.value, "data": {**step.data, **data}}
+                _change(transaction, run.id, number, values)
+            return _step(transaction, run.id, number)
+
+    def note_progress(self, inside: Inside, data: Mapping[str, Any]) -> Told:
+        """The owner row keeps when the run was heard from last."""
+        with self._inside(inside) as (transaction, run):
+            heard = select(age_us(session_owners.c.heard_at)).where(session_owners.c.session_id == run.session_id)
+            age = transaction.connection.execute(heard).scalar()
+            if age is not None and 0 <= age < PROGRESS_PAUSE // MICROSECOND:
+                return Told(run)
+            _heard(transaction, run)
+            return Told(run, _event(transaction, run, EventType.RUN_PROGRESS, data))
+
+    def wait_run(self, inside: Inside, reason: str, *, timeout: timedelta | None) -> Told:
+        """The wait is a step, too: its row says since when and why."""
+        require_sound(reason=reason)
+        with self._inside(inside) as (transaction, run):
+            if run.status is RunStatus.WAITING_TOOL:
+                return Told(run)
+            _begin(transaction, run, NewStep(StepKind.WAIT, reason), timeout)
+            _turn(transaction, run, RunStatus.WAITING_TOOL)
+            number = _event(transaction, run, EventType.RUN_WAITING_TOOL, {"reason": reason})
+            return Told(_read(transaction, run.id), number)
+
+    def resume_run(self, inside: Inside) -> Told:
+        """What it waited for is over."""
+        with self._inside(inside) as (transaction, run):
+            return _resume(transaction, run, {"by": inside.by} if inside.by else {})
+
+    def ask_input(self, inside: Inside, text: str, *, request_id: RunId) -> WorkerId | None:
+        """Under the session's lock, so that it names the attempt that waits."""
+        with self._inside(inside, active=False) as (transaction, run):
+            if run.status is not RunStatus.WAITING_TOOL:
+                raise Conflict(f"the run is {run.status}, it does not wait for input", code="run_not_waiting")
+            transaction.connection.execute(
+                insert(worker_commands).values(
+                    worker_id=run.worker_id,
+                    kind=CommandKind.INPUT.value,
+                    given_by=inside.by,
+                    at=now(),
+                    run_id=run.id,
+                    attempt=run.attempt,
+                    data={"text": text},
+                    request_id=request_id,
+                )
+            )
+            return run.worker_id
+
+    def input_given(self, inside: Inside, command_id: int, delivery: Delivery) -> Told:
+        """What was not typed leaves the run waiting, as before."""
+        with self._inside(inside, active=False) as (transaction, run):
+            answered = (
+                update(worker_commands)
+                .where(worker_commands.c.id == command_id, worker_commands.c.answered_at.is_(None))
+                .values(answer={"delivery": delivery.value}, answered_at=now())
+            )
+            first = transaction.connection.execute(answered).rowcount
+            typed = delivery in (Delivery.DELIVERED, Delivery.UNVERIFIED)
+            if not first or typed or run.status is not RunStatus.RUNNING or not _ours(run, inside.fence):
+                return Told(run)
+            return _wait_again(transaction, run)
+
+    def notice(self, session_id: SessionId, run_id: RunId, attempt: int, data: Mapping[str, Any]) -> int:
+        """Under the session's lock."""
+        with self._transaction([session_id]) as transaction:
+            if session_id not in transaction.sessions:
+                return 0  # retention took it
+            kind = EventType.HOOK_NOTICE
+            return transaction.append_event(session_id, kind, run_id=run_id, attempt=attempt, data=data)
+
+    @contextmanager
+    def _inside(self, inside: Inside, *, active: bool = True) -> Iterator[tuple[Transaction, Run]]:
+        """The run that may be written to, its session locked and read after the lock."""
+        where = (runs.c.id == inside.run_id,)
+        with self._database.read() as connection:
+            row = connection.execute(select(runs.c.session_id, runs.c.workspace_id).where(*where)).first()
+        if row is None or (inside.workspace_id is not None and row.workspace_id != inside.workspace_id):
+            raise NotFound(f"no run {inside.run_id}")
+        with self._transaction([SessionId(row.session_id)]) as transaction:
+            run = _read(transaction, inside.run_id)
+            if active and not run.status.active:
+                raise Conflict(f"the run is {run.status}", code="run_not_active")
+            if active and not _ours(run, inside.fence):
+                raise Conflict("that attempt of the run is over", code="attempt_over")
+            yield transaction, run
+
+
+def _ours(run: Run, fence: RunFence | None) -> bool:
+    """Whether the attempt that the fence names is under way; an ordinary key names none."""
+    return run.status.active and (fence is None or (run.attempt, run.claim_token) == (fence.attempt, fence.token))
+
+
+def _resume(transaction: Transaction, run: Run, data: Mapping[str, Any]) -> Told:
+    if run.status is RunStatus.RUNNING:
+        return Told(run)
+    _heard(transaction, run)
+    transaction.connection.execute(
+        update(run_steps)
+        .where(
+            run_steps.c.run_id == run.id,
+            run_steps.c.attempt == run.attempt,
+            run_steps.c.kind == StepKind.WAIT.value,
+            run_steps.c.ended_at.is_(None),
+        )
+        .values(ended_at=now(), outcome=StepOutcome.COMPLETED.value)
+    )
+    _turn(transaction, run, RunStatus.RUNNING)
+    number = _event(transaction, run, EventType.RUN_RESUMED, data)
+    return Told(_read(transaction, run.id), number)
+
+
+def _wait_again(transaction: Transaction, run: Run) -> Told:
+    """The wait that an input has ended goes on: nothing was said after all."""
+    waits = (
+        run_steps.c.run_id == run.id,
+        run_steps.c.attempt == run.attempt,
+        run_steps.c.kind == StepKind.WAIT.value,
+    )
+    last = select(run_steps.c.number, run_steps.c.name).where(*waits).order_by(run_steps.c.number.desc()).limit(1)
+    step = transaction.connection.execute(last).first()
+    if step is None:
+        return Told(run)
+    _change(transaction, run.id, step.number, {"ended_at": None, "outcome": None})
+    _turn(transaction, run, RunStatus.WAITING_TOOL)
+    number = _event(transaction, run, EventType.RUN_WAITING_TOOL, {"reason": step.name})
+    return Told(_read(transaction, run.id), number)
+
+
+def _read(transaction: Transaction, run_id: RunId) -> Run:
+    found = transaction.hot.read_runs([run_id])
+    if run_id not in found:
+        raise NotFound(f"no run {run_id}")
+    return run_of(found[run_id])
+
+
+def _begin(transaction: Transaction, run: Run, step: NewStep, timeout: timedelta | None) -> Step:
+    last = select(func.coalesce(func.max(run_steps.c.number), 0)).where(run_steps.c.run_id == run.id)
+    number = int(transaction.connection.execute(last).scalar_one()) + 1
+    if number > MOST_STEPS:
+        raise LimitReached(f"a run has at most {MOST_STEPS} steps", code="too_many_steps")
+    transaction.connection.execute(
+        insert(run_steps).values(
+            run_id=run.id,
+            number=number,
+            attempt=run.attempt,
+            kind=step.kind.value,
+            name=step.name,
+            data=dict(step.data),
+            at=now(),
+            deadline_at=None if timeout is None else later(timeout // MICROSECOND),
+        )
+    )
+    return _step(transaction, run.id, number)
+
+
+def _step(transaction: Transaction, run_id: RunId, number: int) -> Step:
+    statement = select(*picked(run_steps, STEP_COLUMNS)).where(
+        run_steps.c.run_id == run_id, run_steps.c.number == number
+    )
+    row = transaction.connection.execute(statement).first()
+    if row is None:
+        raise NotFound(f"run {run_id} has no step {number}")
+    return step_of(row)
+
+
+def _change(transaction: Transaction, run_id: RunId, number: int, values: dict[str, Any]) -> None:
+    which = (run_steps.c.run_id == run_id, run_steps.c.number == number)
+    transaction.connection.execute(update(run_steps).where(*which).values(**values))
+
+
+def _turn(transaction: Transaction, run: Run, status: RunStatus) -> None:
+    """The status alone; owner and fence stay."""
+    transaction.connection.execute(update(runs).where(runs.c.id == run.id).values(status=status))
+
+
+def _heard(transaction: Transaction, run: Run) -> None:
+    owner = (session_owners.c.session_id == run.session_id, session_owners.c.claim_token == run.claim_token)
+    transaction.connection.execute(update(session_owners).where(*owner).values(heard_at=now()))
+
+
+def _event(transaction: Transaction, run: Run, kind: EventType, data: Mapping[str, Any]) -> int:
+    return transaction.append_event(run.session_id, kind, run_id=run.id, attempt=run.attempt, data=data)

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
+from oah.adapters.sql.audits import Audits
 from oah.adapters.sql.children import Children
 from oah.adapters.sql.columns import now, to_us
 from oah.adapters.sql.commands import Commands
 from oah.adapters.sql.counts import Counts
 from oah.adapters.sql.database import Database
 from oah.adapters.sql.dead_letters import DeadLetters
+from oah.adapters.sql.deliveries import Deliveries
 from oah.adapters.sql.events import Events
 from oah.adapters.sql.executions import Executions
 from oah.adapters.sql.jobs import Jobs
 from oah.adapters.sql.keys import Keys
+from oah.adapters.sql.limits import Limits
 from oah.adapters.sql.measured import MeasuredDatabase
 from oah.adapters.sql.migrate import migrate, schema
 from oah.adapters.sql.owners import Owners
 from oah.adapters.sql.postgres.database import PostgresDatabase
 from oah.adapters.sql.queues import Queues
 from oah.adapters.sql.recoveries import Recoveries
+from oah.adapters.sql.requeues import Requeues
 from oah.adapters.sql.retention import Retention
 from oah.adapters.sql.runs import Runs
 from oah.adapters.sql.sessions import Sessions
 from oah.adapters.sql.sqlite.database import SqliteDatabase
 from oah.adapters.sql.steps import Steps
 from oah.adapters.sql.submits import Submits
+from oah.adapters.sql.waits import Waits
 from oah.adapters.sql.webhooks import Webhooks
 from oah.errors import InvalidRequest
 from oah.ports.store import Store
@@ -39,16 +44,21 @@ class SqlStore(
     Recoveries,
     Queues,
     Runs,
+    Requeues,
     Children,
     Sessions,
     Events,
     Keys,
     Commands,
     Counts,
+    Waits,
     Steps,
+    Limits,
     DeadLetters,
     Jobs,
+    Audits,
     Webhooks,
+    Deliveries,
     Retention,
 ):
     """Everything the port asks for, over one database."""

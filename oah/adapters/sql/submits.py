@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.columns import MICROSECOND
 from oah.adapters.sql.rows import run_of
-from oah.adapters.sql.statements import Inserted, KeyRow, RunRow, Statements, SubmitSession
+from oah.adapters.sql.statements import (
+    ActiveRow,
+    CommandRow,
+    Inserted,
+    KeyRow,
+    RunRow,
+    Statements,
+    SubmitSession,
+)
 from oah.adapters.sql.tables import CLASS_RANKS
 from oah.adapters.sql.text import dumped, require_sound
-from oah.core.model.ids import EpochId, RunId
-from oah.core.model.run import ReadyClass, Run, RunStatus
+from oah.core.model.event import EventType
+from oah.core.model.ids import EpochId, RunId, WorkerId
+from oah.core.model.run import OnBusy, ReadyClass, Run, RunStatus, StopReason
 from oah.core.model.session import SessionState
+from oah.core.policy.waiting import WaitCode
 from oah.errors import Conflict, InvalidRequest, LimitReached, NotFound, RequestError
-from oah.ports.store import Accepted, NewRun, SubmitLimits
+from oah.ports.commands import CommandKind
+from oah.ports.store import Accepted, NewRun, Stopped, SubmitLimits
 
+NEEDS_ACTIVE = (OnBusy.INTERRUPT, OnBusy.ROLLBACK, OnBusy.STEER)
 MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -49,6 +61,7 @@ def checked(new: NewRun) -> Member | RequestError:
             parent_run_id=new.parent_run_id,
             idempotency_key=new.idempotency_key,
             request_hash=new.request_hash,
+            by=new.by,
         )
         for name, length in (
             ("delay", new.delay),
@@ -79,6 +92,7 @@ class Batch:
         self._in_workspace = {s.session.workspace_id: s.queued_in_workspace for s in self._sessions.values()}
         self._answers: list[Accepted | RequestError | None] = [None] * len(members)
         self._rows: dict[int, RunRow] = {}
+        self._stopped: dict[int, Stopped] = {}
 
     def run(self) -> list[Accepted | RequestError]:
         """Decide and write."""
@@ -116,6 +130,7 @@ class Batch:
         ]
         taken = self._sql.take_keys(keys)
         runs = self._sql.read_runs([row.run_id for row in taken.values()]) if taken else {}
+        steered = self._steered_before(taken, runs)
         for key, row in taken.items():
             index = firsts[key]
             earlier = runs.get(row.run_id)
@@ -123,27 +138,51 @@ class Batch:
             if earlier is None or row.request_hash != (new.request_hash or "") or earlier[1] != new.session_id:
                 self._answers[index] = _key_conflict(key[1])
             else:
-                self._answers[index] = self._accepted(run_of(earlier), None, replayed=True)
+                accepted = self._accepted(run_of(earlier), None, replayed=True)
+                steer = row.run_id if row.run_id in steered else None
+                self._answers[index] = replace(accepted, steer=None if steer is None else RunId(steer))
+
+    def _steered_before(self, taken: Mapping[tuple[str, str], KeyRow], runs: dict[str, Sequence[Any]]) -> set[str]:
+        """Requests that were said into a run instead of becoming one: ``runs`` gets those runs under their ids."""
+        missing = [row.run_id for row in taken.values() if row.run_id not in runs]
+        into = self._sql.steered(missing) if missing else {}
+        live = self._sql.read_runs(list(into.values())) if into else {}
+        runs.update({request: live[run] for request, run in into.items() if run in live})
+        return set(into)
 
     def _busy(self) -> set[str]:
-        asked = sorted({member.new.session_id for member in self._members if member.new.reject_if_busy})
+        asked = sorted({member.new.session_id for member in self._members if member.new.on_busy is OnBusy.REJECT})
         return self._sql.active_sessions(asked) if asked else set()
 
     def _decide(self, index: int, member: Member, busy: set[str]) -> None:
         state = self._session(member)
         assert state is not None  # refused before
-        refusal = self._refusal(member.new, state, busy)
+        new = member.new
+        active = self._sql.active_run(new.session_id) if new.on_busy in NEEDS_ACTIVE else None
+        steers = new.on_busy is OnBusy.STEER and active is not None and not active.stopping
+        refusal = self._refusal(new, state, busy, queues=not steers)
         if refusal is not None:
             self._answers[index] = refusal
             return
-        new = member.new
+        if steers and active is not None:
+            self._answers[index] = self._steer(new, active)
+            return
+        if new.on_busy.stops and active is not None:
+            self._stopped[index] = self._stop(new, active, state)
         state.number += 1
+        position = state.front if new.on_busy.stops else state.next_position
+        before = 0 if new.on_busy.stops else state.queued
+        data: dict[str, Any] = {"class": new.run_class, "position": position, "queued_before": before}
+        if (why := _waits(new, state, before)) is not None:
+            data["wait_reason"] = {"code": why}
+        if index in self._stopped:
+            data["stops"] = self._stopped[index].run_id
         self._rows[index] = RunRow(
             id=new.id,
             session_id=new.session_id,
             workspace_id=new.workspace_id,
             parent_run_id=new.parent_run_id,
-            position=state.next_position,
+            position=position,
             number=state.number,
             run_class=new.run_class,
             class_rank=CLASS_RANKS[new.run_class],
@@ -161,17 +200,44 @@ class Batch:
             retry=member.retry,
             recovery_strategy=new.recovery_strategy,
             recovery_max_attempts=new.recovery_max_attempts,
-            data=json.dumps({"class": new.run_class, "position": state.next_position}),
+            data=json.dumps(data),
+            front=new.on_busy.stops,
         )
-        state.next_position += 1
+        if new.on_busy.stops:
+            state.front -= 1
+        else:
+            state.next_position += 1
         state.queued += 1
         self._in_workspace[new.workspace_id] += 1
 
-    def _refusal(self, new: NewRun, state: SubmitSession, busy: set[str]) -> RequestError | None:
+    def _stop(self, new: NewRun, active: ActiveRow, state: SubmitSession) -> Stopped:
+        """Ask the active run to stop for this one; a rollback voids what it did, whoever asked it first."""
+        void = new.on_busy is OnBusy.ROLLBACK
+        reason = StopReason.ROLLBACK if void else StopReason.INTERRUPT
+        self._sql.stop_run(active.run_id, new.by, reason, void=void)
+        if void and not active.voided:
+            state.number += 1
+            data = json.dumps({"by": new.by, "for": new.id})
+            self._sql.tell(new.session_id, state.number, active.run_id, active.attempt, EventType.RUN_VOIDED, data)
+            self._sql.tell_webhooks([(new.session_id, state.number)])
+        return Stopped(RunId(active.run_id), None if active.worker_id is None else WorkerId(active.worker_id))
+
+    def _steer(self, new: NewRun, active: ActiveRow) -> Accepted:
+        """The text goes to the active run's worker, under the id that a run of its own would have had."""
+        data = json.dumps({"text": new.input}, ensure_ascii=False)
+        worker = active.worker_id or ""
+        command = CommandRow(worker, CommandKind.STEER, new.by, active.run_id, active.attempt, data, new.id)
+        self._sql.put_command(command)
+        row = self._sql.read_runs([active.run_id])[active.run_id]
+        return replace(self._accepted(run_of(row), None), steer=new.id)
+
+    def _refusal(self, new: NewRun, state: SubmitSession, busy: set[str], *, queues: bool) -> RequestError | None:
         if state.session.state is not SessionState.OPEN:
             return Conflict(f"session {new.session_id} is {state.session.state}", code="session_closed")
-        if new.reject_if_busy and (state.queued or new.session_id in busy):
+        if new.on_busy is OnBusy.REJECT and (state.queued or new.session_id in busy):
             return Conflict(f"session {new.session_id} has work", code="session_busy")
+        if not queues:
+            return None
         if state.queued >= self._limits.queued_per_session:
             return LimitReached(f"session {new.session_id} has {state.queued} queued runs", hint="wait for some to end")
         cap = self._limits.queued_per_workspace if state.workspace_cap is None else state.workspace_cap
@@ -186,7 +252,8 @@ class Batch:
         for index, row in self._rows.items():
             made = inserted[row.id]
             run = _run(self._members[index].new, row, made)
-            self._answers[index] = self._accepted(run, made.due_in, number=row.number)
+            accepted = self._accepted(run, made.due_in, number=row.number)
+            self._answers[index] = replace(accepted, stopped=self._stopped.get(index))
 
     def _give_back(self, firsts: dict[tuple[str, str], int]) -> None:
         """Keys whose first run was refused here are free again; one that somebody took before stays theirs."""
@@ -272,6 +339,15 @@ def _run(new: NewRun, row: RunRow, made: Inserted) -> Run:
         recovery_strategy=new.recovery_strategy,
         recovery_max_attempts=new.recovery_max_attempts,
     )
+
+
+def _waits(new: NewRun, state: SubmitSession, before: int) -> WaitCode | None:
+    """Why it will not run at once, as far as the submit knows; who asks for the run later is told all."""
+    if new.delay is not None or new.due_at is not None:
+        return WaitCode.DELAYED
+    if state.session.holds:
+        return WaitCode.SESSION_HELD
+    return WaitCode.BEHIND_RUN if before else None
 
 
 def _key_conflict(key: str) -> Conflict:

@@ -41,6 +41,7 @@ ACTIVE = "status IN ('running', 'waiting_tool')"
 ENDED = "status IN ('completed', 'failed', 'cancelled', 'timed_out')"
 LATEST = "status = 'queued' AND start_by IS NOT NULL"
 DEADLINE = "status = 'queued' AND deadline_at IS NOT NULL"
+CLOSED = "state = 'closed'"
 OPEN_STEP = "ended_at IS NULL AND deadline_at IS NOT NULL"
 
 workspaces = Table(
@@ -93,6 +94,10 @@ sessions = Table(
     Column("created_at", Moment, nullable=False),
     Column("closed_at", Moment),
     Index("ix_sessions_workspace_id_created_at", "workspace_id", "created_at"),
+    # By age, for retention.
+    Index("ix_sessions_closed_at", "closed_at", postgresql_where=text(CLOSED), sqlite_where=text(CLOSED)),
+    # Few at a time; looked through by the diagnosis.
+    Index("ix_sessions_held", "id", postgresql_where=text("held = 1"), sqlite_where=text("held = 1")),
     postgresql_with={"fillfactor": "60"},
 )
 
@@ -120,7 +125,8 @@ runs = Table(
     Column("worker_id", Text),
     Column("recovery_attempts", Integer, nullable=False, server_default="0"),
     Column("failed_attempts", Integer, nullable=False, server_default="0"),
-    Column("max_retries", Integer, nullable=False, server_default="0"),
+    # Null: nobody has said so for this run, the rules of its profile hold.
+    Column("max_retries", Integer),
     Column("timeout_ms", BigInteger),
     Column("deadline_at", Moment),
     Column("cancel_requested_at", Moment),
@@ -188,6 +194,15 @@ LIVE_CHILD = f"{CHILD} AND status IN ('queued', 'running', 'waiting_tool')"
 Index("ix_runs_live_children", runs.c.parent_run_id, postgresql_where=text(LIVE_CHILD), sqlite_where=text(LIVE_CHILD))
 # By age, for retention.
 Index("ix_runs_ended_at", runs.c.ended_at, postgresql_where=text(ENDED), sqlite_where=text(ENDED))
+# What recovery did, for those who look after it; most runs never meet it.
+RECOVERED = "recovery_state IS NOT NULL"
+Index(
+    "ix_runs_recovery_state",
+    runs.c.recovery_state,
+    runs.c.created_at,
+    postgresql_where=text(RECOVERED),
+    sqlite_where=text(RECOVERED),
+)
 # Not by position: the eligible ones alone are found by it, or a plan could walk the history of a session.
 Index("ix_runs_session_id_created_at", runs.c.session_id, runs.c.created_at)
 # No index but the primary key contains the id: a plan made on an empty table could take it for a way to a run.
@@ -221,6 +236,8 @@ session_owners = Table(
     Column("claim_token", Text, nullable=False),
     Column("parked", Boolean, nullable=False, server_default=text("false")),
     Column("seen_at", Moment, nullable=False),
+    # When the run itself was last heard from (a step, progress), for its idle time-out.
+    Column("heard_at", Moment),
     Index("ix_session_owners_worker_id", "worker_id"),
     postgresql_with={"fillfactor": "50"},
 )
@@ -286,6 +303,7 @@ workers = Table(
     Column("name", Text, nullable=False),
     Column("host", Text, nullable=False),
     Column("started_at", Moment, nullable=False),
+    Index("ix_workers_started_at", "started_at"),
 )
 
 api_keys = Table(
@@ -320,6 +338,7 @@ worker_commands = Table(
     # The run that a steer would have become, had none been active: under it a repeated request finds its command.
     Column("request_id", Text),
 )
+Index("ix_worker_commands_at", worker_commands.c.at)
 Index(
     "ix_worker_commands_waiting",
     worker_commands.c.worker_id,
@@ -344,5 +363,9 @@ audit = Table(
     Column("action", Text, nullable=False),
     Column("subject", Text, nullable=False),
     Column("data", Json, nullable=False, server_default="{}"),
+    # None: about the deployment, which only who sees all workspaces may know of.
+    Column("workspace_id", Text),
     Index("ix_audit_at", "at"),
+    Index("ix_audit_subject", "subject"),
+    Index("ix_audit_workspace_id", "workspace_id"),
 )

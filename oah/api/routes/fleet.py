@@ -1,17 +1,20 @@
-"""/v1/workers, /v1/queue, /v1/recovery, /v1/controller, /v1/agents"""
+"""/v1/workers, /v1/queue, /v1/recovery, /v1/diagnosis, /v1/controller, /v1/agents"""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from oah.api.auth import Caller, Principal, needs
 from oah.api.render import answer, page, queue_document, recovery_overview_document, seconds, worker_document
-from oah.api.schemas import Named
+from oah.api.schemas import Limit, Named
 from oah.api.state import ApiState, Desk
 from oah.core.model.workspace import Scope
-from oah.ports.store import CommandKind
-from oah.services import commands, inspect
+from oah.ports.commands import CommandKind
+from oah.services import commands, explain, inspect
 
 router = APIRouter(prefix="/v1", tags=["fleet"])
 
@@ -70,6 +73,30 @@ def recovery(desk: Desk, caller: Caller) -> Response:
     return answer(
         recovery_overview_document(inspect.recovery_overview(context.store, caller.workspace_id, lease=context.lease))
     )
+
+
+@router.get("/diagnosis", **needs(Scope.READ))
+def diagnosis(
+    desk: Desk,
+    caller: Caller,
+    waiting_seconds: Annotated[float, Query(ge=0, le=2_592_000)] = explain.LONG.total_seconds(),
+    limit: Limit = 20,
+) -> Response:
+    """What has not moved for too long in the caller's workspace, or in all: silent owners, unheeded cancels, sessions
+    held for an unkillable process, and runs that are eligible and wait, each with its reason."""
+    context = desk.context
+    found = explain.diagnose(
+        context.store,
+        context.broker,
+        caller.workspace_id,
+        lease=context.lease,
+        waiting_for=timedelta(seconds=waiting_seconds),
+        limit=limit,
+    )
+    document = explain.told(found)
+    if not caller.admin:
+        document["unserved_lanes"] = []  # of all workspaces together
+    return answer(document)
 
 
 @router.get("/controller", **needs(Scope.OPERATE))

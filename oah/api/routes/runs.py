@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Header, Query
-from pydantic import AwareDatetime, ValidationError
+from fastapi import APIRouter, Query
+from pydantic import AwareDatetime
 from starlette.responses import Response, StreamingResponse
 
-from oah.api import problems
 from oah.api.auth import Caller, Principal, needs
 from oah.api.render import (
-    Document,
     answer,
     attempt_document,
     error_document,
@@ -20,84 +18,23 @@ from oah.api.render import (
     step_document,
 )
 from oah.api.schemas import (
-    BatchBody,
-    BatchItem,
+    CancelBody,
     Cursor,
     Filter,
-    InputBody,
     Limit,
     Named,
-    RunBody,
     RunChanges,
-)
-from oah.api.schemas import (
-    session_id as parse_session_id,
 )
 from oah.api.state import ApiState, Desk
 from oah.core.model.ids import RunId, SessionId
 from oah.core.model.run import RecoveryState, Run, RunClass, RunStatus
 from oah.core.model.workspace import Scope
 from oah.core.policy import admission
-from oah.errors import Conflict, InvalidRequest, NotFound, PayloadTooLarge, RequestError
-from oah.ports.store import Accepted, NewRun, RunFilter
-from oah.services import cancel, inspect, requeue, workspaces
-from oah.services.submit import Asked, prepare
+from oah.errors import NotFound
+from oah.ports.store import RunFilter
+from oah.services import cancel, explain, workspaces
 
 router = APIRouter(prefix="/v1", tags=["runs"])
-
-IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key")]
-
-
-@router.post("/sessions/{session_id}/runs", status_code=202, **needs(Scope.RUN))
-def submit(session_id: Named, body: RunBody, desk: Desk, caller: Caller, key: IdempotencyKey = None) -> Response:
-    """Accept a run: when this is answered, its row is committed."""
-    [accepted] = desk.batches.submit([_prepare(desk, caller, body.asked(session_id, key))])
-    if isinstance(accepted, RequestError):
-        desk.context.telemetry.count("oah_submits_refused_total", code=accepted.code)
-        raise accepted
-    headers = {"location": f"/v1/runs/{accepted.run.id}"}
-    if accepted.replayed:
-        headers["idempotent-replayed"] = "true"
-    return answer(_receipt(accepted), 202, headers)
-
-
-def _prepare(desk: ApiState, caller: Principal, asked: Asked) -> NewRun:
-    context = desk.context
-    workspace_id = caller.workspace_id or desk.workspace_of(asked.session_id)
-    return prepare(context.store, context.clock, context.ids, asked, workspace_id=workspace_id, rules=context.rules)
-
-
-def _receipt(accepted: Accepted) -> Document:
-    run = accepted.run
-    return {"id": run.id, "session_id": run.session_id, "status": run.status, "position": run.position}
-
-
-@router.post("/runs:batch", status_code=202, **needs(Scope.RUN))
-def submit_many(body: BatchBody, desk: Desk, caller: Caller) -> Response:
-    """Accept many runs; each item is answered by its run or by its problem, in the order given."""
-    if len(body.items) > desk.context.batch_runs:
-        raise PayloadTooLarge(f"a batch has at most {desk.context.batch_runs} runs", code="batch_too_large")
-    prepared = [_item(desk, caller, item) for item in body.items]
-    answers = iter(desk.batches.submit([one for one in prepared if isinstance(one, NewRun)]))
-    results = [next(answers) if isinstance(one, NewRun) else one for one in prepared]
-    return answer({"items": [_result(index, one) for index, one in enumerate(results)]}, 202)
-
-
-def _item(desk: ApiState, caller: Principal, item: dict[str, Any]) -> NewRun | RequestError:
-    try:
-        parsed = BatchItem.model_validate(item)
-        return _prepare(desk, caller, parsed.asked(parse_session_id(parsed.session_id), parsed.idempotency_key))
-    except ValidationError as error:
-        fault = error.errors(include_input=False, include_url=False)[0]
-        return InvalidRequest(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}")
-    except RequestError as error:
-        return error
-
-
-def _result(index: int, one: Accepted | RequestError) -> Document:
-    if isinstance(one, RequestError):
-        return {"index": index, "error": problems.member(one)}
-    return {"index": index, **_receipt(one), "replayed": one.replayed}
 
 
 @router.get("/runs", **needs(Scope.READ))
@@ -131,7 +68,9 @@ def listing(
             limit=limit,
         )
     )
-    return page((run_document(run, excerpt=True) for run in found.items), found.next_cursor)
+    reasons = explain.wait_reasons(store, desk.context.broker, found.items)
+    documents = (run_document(run, wait_reason=reasons.get(run.id), excerpt=True) for run in found.items)
+    return page(documents, found.next_cursor)
 
 
 def _find(desk: ApiState, caller: Principal, run_id: str) -> Run:
@@ -142,16 +81,8 @@ def _find(desk: ApiState, caller: Principal, run_id: str) -> Run:
 def show(run_id: Named, desk: Desk, caller: Caller) -> Response:
     """One run, with the reason why it waits."""
     run = _find(desk, caller, run_id)
-    return answer(run_document(run, wait_reason=_wait_reason(desk, run)))
-
-
-def _wait_reason(desk: ApiState, run: Run) -> str | None:
-    if run.status.terminal or run.status is RunStatus.RUNNING:
-        return None
-    context = desk.context
-    session = context.store.session(run.session_id, None)
-    queue = context.store.queue_of(run.session_id, limit=context.limits.queued_per_session)
-    return inspect.wait_reason(run, session, queue, inspect.live_workers(context.broker))
+    reasons = explain.wait_reasons(desk.context.store, desk.context.broker, [run])
+    return answer(run_document(run, wait_reason=reasons.get(run.id)))
 
 
 @router.get("/runs/{run_id}/result", **needs(Scope.READ))
@@ -191,9 +122,9 @@ def attempts(run_id: Named, desk: Desk, caller: Caller) -> Response:
 
 @router.get("/runs/{run_id}/steps", **needs(Scope.READ))
 def steps(run_id: Named, desk: Desk, caller: Caller) -> Response:
-    """What was done to the run besides executing it, e.g. the system step `run.requeued`."""
+    """What the run did in steps, and what was done to it, e.g. the system step `run.requeued`."""
     run = _find(desk, caller, run_id)
-    return page(map(step_document, desk.context.store.steps(run.id)))
+    return page(step_document(step, run) for step in desk.context.store.steps(run.id))
 
 
 @router.get("/runs/{run_id}/transcript", **needs(Scope.READ))
@@ -215,35 +146,24 @@ def transcript(
 
 
 @router.post("/runs/{run_id}/cancel", status_code=202, **needs(Scope.RUN))
-def cancel_run(run_id: Named, desk: Desk, caller: Caller) -> Response:
-    """A queued run ends now, an active one is ended by its worker; of an ended one nothing changes."""
+def cancel_run(run_id: Named, desk: Desk, caller: Caller, body: CancelBody | None = None) -> Response:
+    """A queued run ends now, an active one is ended by its worker; of an ended one nothing changes. Its live children
+    go with it."""
     context = desk.context
-    found = cancel.cancel(context.store, context.broker, desk.epoch(), RunId(run_id), caller.workspace_id, by=caller.by)
-    return answer({"id": found.run.id, "status": found.run.status, "result": found.result}, 202)
-
-
-@router.post("/runs/{run_id}/input", status_code=202, **needs(Scope.RUN))
-def give_input(run_id: Named, body: InputBody, desk: Desk, caller: Caller) -> Response:
-    """Answer a run that waits; 409 for one that does not."""
-    admission.run_input(body.input, desk.context.rules)
-    run = _find(desk, caller, run_id)
-    if run.status is not RunStatus.WAITING_TOOL:
-        raise Conflict(f"the run is {run.status}, it does not wait for input", code="run_not_waiting")
-    raise Conflict("runs of this agent cannot be answered yet", code="input_unsupported")
-
-
-@router.post("/runs/{run_id}/requeue", status_code=202, **needs(Scope.OPERATE))
-def requeue_run(run_id: Named, desk: Desk, caller: Caller) -> Response:
-    """A terminal run becomes eligible again now, with a new place; its counters restart."""
-    context = desk.context
-    accepted = requeue.requeue(
-        context.store, context.broker, desk.epoch(), RunId(run_id), caller.workspace_id, by=caller.by
+    found = cancel.cancel(
+        context.store,
+        context.broker,
+        desk.epoch(),
+        RunId(run_id),
+        caller.workspace_id,
+        by=caller.by,
+        kill_after=None if body is None else body.kill_after,
     )
-    return answer(_receipt(accepted), 202)
+    return answer({"id": found.run.id, "status": found.run.status, "result": found.result}, 202)
 
 
 @router.patch("/runs/{run_id}", **needs(Scope.OPERATE))
 def annotate(run_id: Named, body: RunChanges, desk: Desk, caller: Caller) -> Response:
     """Write an operator's note."""
     note = admission.clean(body.note, what="note", limit=desk.context.rules.note_bytes)
-    return answer(run_document(desk.context.store.annotate_run(RunId(run_id), caller.workspace_id, note)))
+    return answer(run_document(desk.context.store.annotate_run(RunId(run_id), caller.workspace_id, note, by=caller.by)))

@@ -16,7 +16,7 @@ from oah.core.model.ids import SessionId
 from oah.core.model.session import SessionState
 from oah.core.model.workspace import Scope
 from oah.errors import InvalidRequest
-from oah.services import inspect, sessions, workspaces
+from oah.services import explain, inspect, sessions, workspaces
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
 
@@ -108,10 +108,8 @@ def queue(session_id: Named, desk: Desk, caller: Caller, limit: Limit = 100) -> 
     context = desk.context
     session = context.store.session(SessionId(session_id), caller.workspace_id)
     runs = context.store.queue_of(session.id, limit=limit)
-    workers = inspect.live_workers(context.broker)
-    return page(
-        run_document(run, wait_reason=inspect.wait_reason(run, session, runs, workers), excerpt=True) for run in runs
-    )
+    reasons = explain.wait_reasons(context.store, context.broker, runs)
+    return page(run_document(run, wait_reason=reasons.get(run.id), excerpt=True) for run in runs)
 
 
 @router.post("/{session_id}/pause", **needs(Scope.RUN))
@@ -123,8 +121,15 @@ def pause(session_id: Named, desk: Desk, caller: Caller) -> Response:
 
 
 @router.post("/{session_id}/resume", **needs(Scope.RUN))
-def resume(session_id: Named, desk: Desk, caller: Caller) -> Response:
-    """Undo a pause."""
+def resume(session_id: Named, desk: Desk, caller: Caller, *, unkillable: Annotated[bool, Query()] = False) -> Response:
+    """Undo a pause; with `?unkillable=true` also the hold for a process that could not be killed: you have looked."""
     context = desk.context
-    session = sessions.resume(context.store, context.broker, desk.epoch(), SessionId(session_id), caller.workspace_id)
+    session = sessions.resume(
+        context.store,
+        context.broker,
+        desk.epoch(),
+        SessionId(session_id),
+        caller.workspace_id,
+        unkillable=unkillable,
+    )
     return answer(session_document(session))

@@ -62,7 +62,13 @@ def create_key(body: KeyBody, desk: Desk, caller: Caller) -> Response:
     named = body.workspace
     bound = None if named is None and Scope.ADMIN in scopes else workspaces.resolve(store, named, caller.workspace_id)
     made = keyring.create(
-        store, desk.context.ids, name=body.name, workspace_id=bound, scopes=scopes, expires_at=body.expires_at
+        store,
+        desk.context.ids,
+        name=body.name,
+        workspace_id=bound,
+        scopes=scopes,
+        expires_at=body.expires_at,
+        by=caller.by,
     )
     return answer({**key_document(made.key), "secret": made.secret}, 201, {"cache-control": "no-store"})
 
@@ -78,6 +84,6 @@ def list_keys(desk: Desk, caller: Caller, workspace: Filter = None) -> Response:
 @router.delete("/keys/{key}", **needs(Scope.ADMIN))
 def revoke_key(key: Named, desk: Desk, caller: Caller) -> Response:
     """End a key: here at once, in other processes within two seconds."""
-    revoked = keyring.revoke(desk.context.store, key_id(key))
+    revoked = keyring.revoke(desk.context.store, key_id(key), by=caller.by)
     desk.keyring.forget(revoked.id)
     return answer(key_document(revoked))

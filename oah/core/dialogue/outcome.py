@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from oah.core.model.timeout import TimeoutReason
+
 
 class Verdict(StrEnum):
     """Terminal statuses of a run, as an agent can cause them."""
@@ -21,8 +23,10 @@ class Facts:
     unknown, -N
     signal N). `killed`: we killed the tree; `empty` says whether that was verified."""
 
-    timed_out: bool = False
+    timed_out: TimeoutReason | None = None
     cancelled: bool = False
+    signalled: bool = False
+    """The cancel has gone beyond the interrupt key."""
     status: int | None = None
     message: str = ""
     exited: bool = False
@@ -52,9 +56,10 @@ def judge(facts: Facts, *, failed_code: str = "exit_nonzero") -> Outcome:
         return _failed("host_lost", "the process that owns the agent was lost; the agent was killed")
     if facts.killed and not facts.empty:
         return _failed("agent_unkillable", "the agent's processes could not be killed")
-    if facts.timed_out:
-        return Outcome(verdict=Verdict.TIMED_OUT, error_code="timeout", error_message="no end within the run's timeout")
-    if facts.cancelled:
+    if facts.timed_out is not None:
+        error = facts.timed_out.error
+        return Outcome(verdict=Verdict.TIMED_OUT, error_code=error.code, error_message=error.message)
+    if facts.cancelled and not _was_faster(facts):
         warm = facts.status is not None and not facts.exited and not facts.killed
         return Outcome(verdict=Verdict.CANCELLED, exit_code=facts.status, keep_warm=warm)
     if facts.fault is not None:
@@ -62,6 +67,14 @@ def judge(facts: Facts, *, failed_code: str = "exit_nonzero") -> Outcome:
     if facts.status is not None and not facts.exited:
         return _by_status(facts, failed_code)
     return _by_exit(facts)
+
+
+def _was_faster(facts: Facts) -> bool:
+    """A turn that says of itself that all went well while it had been asked by its interrupt key alone was over before
+    that: a cancelled run is never one that was executed in full. What is interrupted ends with another status."""
+    if facts.killed or facts.signalled:
+        return False
+    return facts.exit_code == 0 if facts.exited else facts.status == 0
 
 
 def _by_status(facts: Facts, failed_code: str) -> Outcome:

@@ -13,6 +13,9 @@ turn begins and
 * ``interrupt_key``, ``quit``: what to type to interrupt a turn, to leave. ``ready_seconds``: how long the start may
 take.
 * ``[recovery]`` ``strategy``, ``max_attempts``: what becomes of a run whose worker is lost; a run may say otherwise.
+* ``[retry]`` ``max_retries``, ``initial_seconds``, ``factor``, ``max_seconds``, ``jitter``, ``on``: whether and when a
+  failed attempt is followed by another; a run may say otherwise.
+* ``[[hooks]]`` ``name``, ``when``, ``command`` or ``url``, ``timeout_seconds``: called around its runs (hooks.py).
 * ``idle_timeout_seconds``: how long a turn may go without progress (no limit when left out); ``cpu_is_progress``:
 whether the processor time of its tree counts as progress.
 * ``env``, ``rows``, ``cols``; ``failed_code``: error code of a turn whose status is not 0.
@@ -28,6 +31,9 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
+from oah.core.dialogue.hooks import hooks_from
+from oah.core.model.hook import Hook
+from oah.core.model.retry import NO_WISH, RetryWish, retry_wish
 from oah.core.model.run import RecoveryStrategy
 from oah.errors import InvalidRequest
 
@@ -60,8 +66,11 @@ class Profile:
     failed_code: str = "exit_nonzero"
     idle: timedelta | None = None
     cpu_is_progress: bool = False
+    hooks: tuple[Hook, ...] = ()
+    steer: bool = False
     recovery_strategy: RecoveryStrategy | None = None
     recovery_max_attempts: int | None = None
+    retry: RetryWish = NO_WISH
     source: str = ""
 
 
@@ -89,7 +98,17 @@ def profile_from(table: Mapping[str, Any], *, source: str) -> Profile:
         raise _invalid(source, f"kind {kind!r}: one of {', '.join(Kind)}")
     plain = {
         key: table[key]
-        for key in ("boot", "inject", "interrupt_key", "quit", "rows", "cols", "failed_code", "cpu_is_progress")
+        for key in (
+            "boot",
+            "inject",
+            "interrupt_key",
+            "quit",
+            "rows",
+            "cols",
+            "failed_code",
+            "cpu_is_progress",
+            "steer",
+        )
         if key in table
     }
     strategy, max_attempts = _recovery(table.get("recovery", {}), source=source)
@@ -99,9 +118,11 @@ def profile_from(table: Mapping[str, Any], *, source: str) -> Profile:
         argv=tuple(table.get("argv", ())),
         env=dict(table.get("env", {})),
         ready=timedelta(seconds=table.get("ready_seconds", 30)),
+        hooks=hooks_from(table.get("hooks", ()), source=f"profile {source}"),
         idle=timedelta(seconds=table["idle_timeout_seconds"]) if "idle_timeout_seconds" in table else None,
         recovery_strategy=strategy,
         recovery_max_attempts=max_attempts,
+        retry=_retry(table.get("retry", {}), source=source),
         source=source,
         **plain,
     )
@@ -122,6 +143,14 @@ def _recovery(section: Mapping[str, Any], *, source: str) -> tuple[RecoveryStrat
     return None if strategy is None else RecoveryStrategy(strategy), attempts
 
 
+def _retry(section: Mapping[str, Any], *, source: str) -> RetryWish:
+    """The ``[retry]`` table."""
+    try:
+        return retry_wish(section)
+    except InvalidRequest as error:
+        raise _invalid(source, error.message) from None
+
+
 _TYPES = {
     "name": "string",
     "kind": "string",
@@ -137,7 +166,10 @@ _TYPES = {
     "failed_code": "string",
     "idle_timeout_seconds": "number",
     "cpu_is_progress": "boolean",
+    "hooks": "list of tables",
+    "steer": "boolean",
     "recovery": "table",
+    "retry": "table",
 }
 
 
@@ -149,6 +181,8 @@ def _fits(value: object, kind: str) -> bool:
             return isinstance(value, dict) and all(isinstance(entry, str) for entry in value.values())
         case "table":
             return isinstance(value, dict)
+        case "list of tables":
+            return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
         case "boolean":
             return isinstance(value, bool)
         case "number":

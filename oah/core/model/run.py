@@ -52,6 +52,21 @@ class ReadyClass(StrEnum):
     """The first eligible run has a recovery behind it; never raised out of it by a further run."""
 
 
+class OnBusy(StrEnum):
+    """What a submit does when its session has a run already."""
+
+    ENQUEUE = "enqueue"
+    REJECT = "reject"
+    INTERRUPT = "interrupt"
+    ROLLBACK = "rollback"
+    STEER = "steer"
+
+    @property
+    def stops(self) -> bool:
+        """The active run is asked to stop, and the new one goes before all others."""
+        return self in (OnBusy.INTERRUPT, OnBusy.ROLLBACK)
+
+
 class OrderMode(StrEnum):
     """What later runs of the session do while this one waits for its retry."""
 
@@ -128,7 +143,8 @@ class Run:
     attempt: int = 0
     recovery_attempts: int = 0
     failed_attempts: int = 0
-    max_retries: int = 0
+    max_retries: int | None = None
+    """Further attempts after a failed one; None: nobody has said so for this run, its profile's rules hold."""
     timeout: timedelta | None = None
     deadline_at: datetime | None = None
     parent_run_id: RunId | None = None
@@ -193,6 +209,11 @@ class Step:
     name: str
     data: Mapping[str, Any]
     at: datetime
+    """When it began."""
+    deadline_at: datetime | None = None
+    ended_at: datetime | None = None
+    """None: it goes on, or its attempt was over before it; a system step has none."""
+    outcome: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

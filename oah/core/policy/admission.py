@@ -19,6 +19,9 @@ from oah.errors import InvalidRequest, PayloadTooLarge
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 _KEY = re.compile(r"^[\x21-\x7e]{1,255}\Z")
+_KEYS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+SPOKEN_LINE_BYTES = 4_000
+"""A terminal that reads by lines keeps 4,095 bytes of one (Linux) and drops the rest without a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,21 @@ def clean(text: str, *, what: str, limit: int, empty: bool = True) -> str:
 def run_input(text: str, rules: Rules) -> str:
     """A run's input. Raises InvalidRequest (``empty_input``, ``invalid_text``), PayloadTooLarge."""
     return clean(text, what="input", limit=rules.input_bytes, empty=False)
+
+
+def spoken(text: str) -> None:
+    """A text that is typed to a working agent: no keys among it, and no line that a terminal would cut.
+
+    Raises InvalidRequest (``invalid_text``), PayloadTooLarge.
+    """
+    found = _KEYS.search(text)
+    if found is not None:
+        raise InvalidRequest(
+            f"the text has a control character at position {found.start()}: only text can be said to a working agent",
+            code="invalid_text",
+        )
+    if max(len(line.encode("utf-8", "replace")) for line in text.split("\n")) > SPOKEN_LINE_BYTES:
+        raise PayloadTooLarge(f"a line of the text is longer than {SPOKEN_LINE_BYTES} bytes")
 
 
 def document(value: Mapping[str, Any], *, what: str, rules: Rules) -> Mapping[str, Any]:

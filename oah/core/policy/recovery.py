@@ -2,7 +2,7 @@
 
 Guarantees: a cancel that was asked for wins; a run is queued again at most `max_attempts` times by recovery, after
 which an operator decides; a run that waits for a tool is queued again only under `requeue_all`, because the tool may
-have done its work; an owner row without an active run costs nobody anything. Whether the owner *is* gone is judged
+have done its work, and is an operator's to decide about under `requeue_running`; an owner row without an active run costs nobody anything. Whether the owner *is* gone is judged
 elsewhere (`orphan.py`).
 """
 
@@ -147,7 +147,7 @@ def decide(view: View, rules: Rules) -> Decision:
     if rules.strategy is Strategy.FAIL:
         return Fail(FAIL_CLOSED)
     if view.status is RunStatus.WAITING_TOOL and rules.strategy is not Strategy.REQUEUE_ALL:
-        return Fail("waiting_tool_manual_resume_required")
+        return Quarantine("waiting_tool_manual_resume_required")
     if view.recovery_attempts >= rules.max_attempts:
         return Quarantine("max_attempts_exhausted")
     return Requeue("automatic_requeue")

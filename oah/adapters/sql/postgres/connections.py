@@ -18,7 +18,7 @@ from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.string import TextLoader
 
-from oah.adapters.sql.database import Marked
+from oah.adapters.sql.database import Marked, Signal
 from oah.adapters.sql.faults import translated
 from oah.errors import InvalidRequest, Unavailable
 
@@ -61,12 +61,16 @@ MARK_ONE = """
 UPDATE session_owners SET seen_at = clock_timestamp()
 WHERE session_id = %(session)s AND claim_token = %(token)s AND worker_id = %(worker)s
 """
-CANCELS = """
-SELECT r.session_id, r.id, r.attempt, r.claim_token
+SIGNALS = """
+SELECT r.session_id, r.id, r.attempt, r.claim_token, r.cancel_requested_at IS NOT NULL, r.stop_reason,
+  r.cancel_requested_by, CASE WHEN r.status = 'waiting_tool' THEN 0
+    ELSE (extract(epoch FROM clock_timestamp() - o.heard_at) * 1000000)::bigint END
 FROM unnest(%(sessions)s::text[], %(tokens)s::text[]) AS c(session_id, token)
-CROSS JOIN LATERAL (SELECT session_id, id, attempt, claim_token, cancel_requested_at FROM runs
-  WHERE session_id = c.session_id AND status IN ('running', 'waiting_tool') LIMIT 1) r
-WHERE r.claim_token = c.token AND r.cancel_requested_at IS NOT NULL
+CROSS JOIN LATERAL (SELECT session_id, id, attempt, claim_token, status, cancel_requested_at, cancel_requested_by,
+    stop_reason FROM runs WHERE session_id = c.session_id AND status IN ('running', 'waiting_tool') LIMIT 1) r
+LEFT JOIN LATERAL (SELECT heard_at FROM session_owners WHERE session_id = c.session_id LIMIT 1) o ON true
+WHERE r.claim_token = c.token
+  AND (r.cancel_requested_at IS NOT NULL OR r.status = 'waiting_tool' OR o.heard_at IS NOT NULL)
 """
 
 
@@ -181,7 +185,7 @@ class MarkConnection:
                 break
             if found:
                 marked.add(session)
-        return Marked(marked, execute(CANCELS, arguments).fetchall(), unread)
+        return Marked(marked, list(map(Signal._make, execute(SIGNALS, arguments).fetchall())), unread)
 
     def _ready(self, timeout: timedelta, left: float) -> BoundedConnection:
         limit_ms = max(1, timeout // timedelta(milliseconds=1))

@@ -16,6 +16,7 @@ from oah.adapters.sql.database import Database, Marked, committed
 from oah.adapters.sql.faults import translate, translated
 from oah.adapters.sql.postgres.connections import BoundedConnection, Connector, MarkConnection
 from oah.adapters.sql.postgres.execution import PostgresExecution
+from oah.adapters.sql.postgres.outbox import PostgresOutbox
 from oah.adapters.sql.postgres.submit import PostgresSubmit
 
 PARTS = 8
@@ -23,7 +24,7 @@ MIGRATION_LOCK = 0x0A4_5C4E
 """Key of the advisory lock under which migrations run."""
 
 
-class PostgresStatements(PostgresSubmit, PostgresExecution):
+class PostgresStatements(PostgresSubmit, PostgresExecution, PostgresOutbox):
     """The hot statements over one cursor."""
 
     def __init__(self, cursor: Cursor[Any], part: int) -> None:

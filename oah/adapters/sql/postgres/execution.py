@@ -102,14 +102,20 @@ pk AS (UPDATE session_owners o SET parked = true FROM up
 SELECT up.n, up.status, sq.event_seq, up.voided FROM up JOIN sq ON sq.id = up.session_id
 """
 
+# Nobody wants it to end, at most a limit of the attempt that is over.
+_GOES_ON = "(r.cancel_requested_at IS NULL OR r.stop_reason IN ('step_timeout', 'model_timeout'))"
+
 RELEASE = f"""
 WITH c AS MATERIALIZED (SELECT * FROM unnest(%(session_id)s::text[], %(run_id)s::text[], %(attempt)s::int[],
     %(token)s::text[]) WITH ORDINALITY AS c(session_id, run_id, attempt, token, n)),
 {_FENCED},
 up AS (UPDATE runs r SET
-    status = CASE WHEN r.cancel_requested_at IS NULL THEN 'queued' ELSE 'cancelled' END,
-    ended_at = CASE WHEN r.cancel_requested_at IS NULL THEN NULL ELSE clock_timestamp() END,
-    started_at = CASE WHEN r.cancel_requested_at IS NULL THEN NULL ELSE r.started_at END,
+    status = CASE WHEN {_GOES_ON} THEN 'queued' ELSE 'cancelled' END,
+    ended_at = CASE WHEN {_GOES_ON} THEN NULL ELSE clock_timestamp() END,
+    started_at = CASE WHEN {_GOES_ON} THEN NULL ELSE r.started_at END,
+    cancel_requested_at = CASE WHEN {_GOES_ON} THEN NULL ELSE r.cancel_requested_at END,
+    cancel_requested_by = CASE WHEN {_GOES_ON} THEN NULL ELSE r.cancel_requested_by END,
+    stop_reason = CASE WHEN {_GOES_ON} THEN NULL ELSE r.stop_reason END,
     worker_id = NULL, claim_token = NULL, queued_reason = 'released', dispatched_epoch = ''
   FROM p WHERE r.id = ANY(%(run_id)s::text[]) AND r.id = p.run_id AND r.attempt = p.attempt AND r.status = p.was
   RETURNING p.n, p.token, r.id, r.session_id, r.workspace_id, r.attempt, r.status, r.cancel_requested_by,

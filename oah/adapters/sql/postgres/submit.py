@@ -8,10 +8,10 @@ from typing import Any
 from psycopg import Cursor
 
 from oah.adapters.sql.rows import SESSION_COLUMNS, listed, session_of
-from oah.adapters.sql.statements import Inserted, KeyRow, RunRow, SubmitSession
+from oah.adapters.sql.statements import ActiveRow, CommandRow, Inserted, KeyRow, RunRow, SubmitSession
 
 LOCK_FOR_SUBMIT = f"""
-SELECT {listed(SESSION_COLUMNS, "s.")}, s.next_position,
+SELECT {listed(SESSION_COLUMNS, "s.")}, s.next_position, s.front_position,
   (SELECT w.max_queued_runs FROM workspaces w WHERE w.id = s.workspace_id),
   (SELECT coalesce(sum(k.queued), 0)::bigint FROM workspace_counters k WHERE k.workspace_id = s.workspace_id)
 FROM sessions s WHERE s.id = ANY(%(sessions)s) ORDER BY s.id FOR NO KEY UPDATE OF s
@@ -45,14 +45,14 @@ WITH c AS MATERIALIZED (
     %(delay_us)s::bigint[], %(due_at)s::timestamptz[], %(timeout_ms)s::bigint[], %(deadline_at)s::timestamptz[],
     %(max_retries)s::int[], %(order_mode)s::text[], %(start_timeout_us)s::bigint[], %(idle_timeout_ms)s::bigint[],
     %(step_timeout_ms)s::bigint[], %(retry)s::text[], %(recovery_strategy)s::text[],
-    %(recovery_max_attempts)s::int[], %(data)s::text[]
+    %(recovery_max_attempts)s::int[], %(data)s::text[], %(front)s::bool[]
   ) AS c(id, session_id, workspace_id, parent_run_id, position, number, run_class, class_rank, input, metadata,
     delay_us, due_at, timeout_ms, deadline_at, max_retries, order_mode, start_timeout_us, idle_timeout_ms,
-    step_timeout_ms, retry, recovery_strategy, recovery_max_attempts, data)),
+    step_timeout_ms, retry, recovery_strategy, recovery_max_attempts, data, front)),
 d AS MATERIALIZED (SELECT c.*, coalesce(c.due_at, c.now + c.delay_us * interval '1 microsecond') AS due FROM c),
-k AS (SELECT session_id, count(*) AS k FROM c GROUP BY session_id),
-s AS (UPDATE sessions s SET next_position = s.next_position + k.k, event_seq = s.event_seq + k.k,
-    queued_count = s.queued_count + k.k
+k AS (SELECT session_id, count(*) AS k, count(*) FILTER (WHERE front) AS f FROM c GROUP BY session_id),
+s AS (UPDATE sessions s SET next_position = s.next_position + k.k - k.f, front_position = s.front_position - k.f,
+    event_seq = s.event_seq + k.k, queued_count = s.queued_count + k.k
   FROM k WHERE s.id = ANY(%(session_id)s::text[]) AND s.id = k.session_id),
 w AS (INSERT INTO workspace_counters (workspace_id, part, queued)
   SELECT workspace_id, %(part)s::smallint, count(*) FROM c GROUP BY workspace_id ORDER BY workspace_id
@@ -70,6 +70,35 @@ FROM d
 RETURNING id, created_at, due_at, deferred, start_by
 """
 
+ACTIVE_RUN = """
+SELECT id, attempt, worker_id, cancel_requested_at IS NOT NULL, voided FROM runs
+WHERE session_id = %(session)s AND status IN ('running', 'waiting_tool') LIMIT 1
+"""
+
+STOP_RUN = """
+UPDATE runs SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),
+  cancel_requested_by = CASE WHEN cancel_requested_at IS NULL THEN %(by)s ELSE cancel_requested_by END,
+  stop_reason = CASE WHEN cancel_requested_at IS NULL THEN %(reason)s ELSE stop_reason END,
+  voided = voided OR %(void)s
+WHERE id = %(run)s
+"""
+
+TELL = """
+WITH s AS (UPDATE sessions SET event_seq = event_seq + 1 WHERE id = %(session)s)
+INSERT INTO run_events (session_id, number, run_id, attempt, type, data, at)
+VALUES (%(session)s, %(number)s, %(run)s, %(attempt)s, %(kind)s, %(data)s::jsonb, clock_timestamp())
+"""
+
+PUT_COMMAND = """
+INSERT INTO worker_commands (worker_id, kind, given_by, run_id, attempt, data, request_id, at)
+VALUES (%(worker_id)s, %(kind)s, %(given_by)s, %(run_id)s, %(attempt)s, %(data)s::jsonb, %(request_id)s,
+  clock_timestamp())
+"""
+
+STEERED = """
+SELECT request_id, run_id FROM worker_commands WHERE request_id = ANY(%(requests)s) AND request_id IS NOT NULL
+"""
+
 
 class PostgresSubmit:
     """The statements of a submit."""
@@ -83,8 +112,10 @@ class PostgresSubmit:
         width = len(SESSION_COLUMNS)
         for row in self._cursor.execute(LOCK_FOR_SUBMIT, {"sessions": list(sessions)}):
             session = session_of(row[:width])
-            position, cap, queued = row[width:]
-            found[session.id] = SubmitSession(session, position, queued, cap, session.queued_count, session.event_seq)
+            position, front, cap, queued = row[width:]
+            found[session.id] = SubmitSession(
+                session, position, queued, cap, session.queued_count, session.event_seq, front
+            )
         return found
 
     def take_keys(self, keys: Sequence[KeyRow]) -> dict[tuple[str, str], KeyRow]:
@@ -107,6 +138,28 @@ class PostgresSubmit:
         """Give back keys whose run was refused."""
         wanted = {"workspaces": [key.workspace_id for key in keys], "keys": [key.key for key in keys]}
         self._cursor.execute(DROP_KEYS, wanted)
+
+    def active_run(self, session: str) -> ActiveRow | None:
+        """By the index of active runs."""
+        row = self._cursor.execute(ACTIVE_RUN, {"session": session}).fetchone()
+        return None if row is None else ActiveRow(*row)
+
+    def stop_run(self, run: str, by: str, reason: str, *, void: bool) -> None:
+        """Under the session's lock."""
+        self._cursor.execute(STOP_RUN, {"run": run, "by": by, "reason": reason, "void": void})
+
+    def tell(self, session: str, number: int, run: str, attempt: int, kind: str, data: str) -> None:
+        """Under the session's lock."""
+        names = ("session", "number", "run", "attempt", "kind", "data")
+        self._cursor.execute(TELL, dict(zip(names, (session, number, run, attempt, kind, data), strict=True)))
+
+    def put_command(self, command: CommandRow) -> None:
+        """The worker is told to look by others."""
+        self._cursor.execute(PUT_COMMAND, command._asdict())
+
+    def steered(self, requests: Sequence[str]) -> dict[str, str]:
+        """By the index of requests."""
+        return dict(self._cursor.execute(STEERED, {"requests": list(requests)}).fetchall())
 
     def insert_runs(self, runs: Sequence[RunRow]) -> dict[str, Inserted]:
         """Runs, their events, the sessions' counters and the workspaces' in one statement."""

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.pool import QueuePool
 
-from oah.adapters.sql.database import Database, Marked, committed
+from oah.adapters.sql.database import Database, Marked, Signal, committed
 from oah.adapters.sql.faults import translate, translated
 from oah.adapters.sql.sqlite.connections import (
     BUSY_SECONDS,
@@ -26,19 +26,23 @@ from oah.adapters.sql.sqlite.connections import (
     opened,
 )
 from oah.adapters.sql.sqlite.execution import SqliteExecution
+from oah.adapters.sql.sqlite.outbox import SqliteOutbox
 from oah.adapters.sql.sqlite.submit import SqliteSubmit
 from oah.errors import Unavailable
 
 MARK = """
 UPDATE session_owners SET seen_at = now_us() WHERE session_id = ? AND claim_token = ? AND worker_id = ?
 """
-CANCELS = """
-SELECT session_id, id, attempt, claim_token FROM runs
-WHERE session_id = ? AND status IN ('running', 'waiting_tool') AND claim_token = ? AND cancel_requested_at IS NOT NULL
+SIGNALS = """
+SELECT r.session_id, r.id, r.attempt, r.claim_token, r.cancel_requested_at IS NOT NULL, r.stop_reason,
+  r.cancel_requested_by, CASE WHEN r.status = 'waiting_tool' THEN 0 ELSE now_us() - o.heard_at END
+FROM runs r LEFT JOIN session_owners o ON o.session_id = r.session_id
+WHERE r.session_id = ? AND r.status IN ('running', 'waiting_tool') AND r.claim_token = ?
+  AND (r.cancel_requested_at IS NOT NULL OR r.status = 'waiting_tool' OR o.heard_at IS NOT NULL)
 """
 
 
-class SqliteStatements(SqliteSubmit, SqliteExecution):
+class SqliteStatements(SqliteSubmit, SqliteExecution, SqliteOutbox):
     """The hot statements over the writer's cursor."""
 
     def __init__(self, cursor: sqlite3.Cursor) -> None:
@@ -188,10 +192,10 @@ def _marked(connection: sqlite3.Connection, worker: str, table: Sequence[tuple[s
     begin_immediate(connection, max(0.0, deadline - time.monotonic()))
     try:
         marked = {s for s, t in table if connection.execute(MARK, (s, t, worker)).rowcount}
-        cancels = [row for s, t in table for row in connection.execute(CANCELS, (s, t))]
+        signals = [Signal._make(row) for s, t in table for row in connection.execute(SIGNALS, (s, t))]
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-    return Marked(marked, cancels)
+    return Marked(marked, signals)

@@ -58,7 +58,7 @@ WHERE run_id = ? AND attempt = ?
 """
 RELEASE = """
 UPDATE runs SET status = 'queued', started_at = NULL, worker_id = NULL, claim_token = NULL, queued_reason = 'released',
-  dispatched_epoch = '' WHERE id = ?
+  dispatched_epoch = '', cancel_requested_at = NULL, cancel_requested_by = NULL, stop_reason = NULL WHERE id = ?
 """
 CANCEL = "UPDATE runs SET status = 'cancelled', ended_at = ?, worker_id = NULL, claim_token = NULL WHERE id = ?"
 CLOSE = """
@@ -174,14 +174,14 @@ class SqliteExecution:
         stop = self._fence(fence.run_id, fence.session_id, fence.attempt, fence.token)
         if stop is None:
             return FencedRow(None, 0)
-        now, cancelled = now_us(), stop.asked
+        now, cancelled = now_us(), stop.asked and stop.reason not in ("step_timeout", "model_timeout")
         if cancelled:
             self._cursor.execute(CANCEL, (now, fence.run_id))
         else:
             self._cursor.execute(RELEASE, (fence.run_id,))
         outcome = "cancelled" if cancelled else "released"
         number = self._numbered(fence.session_id, 0 if cancelled else 1)
-        self._event(fence.session_id, number, fence.run_id, fence.attempt, f"run.{outcome}", stop.data, now)
+        self._event(fence.session_id, number, fence.run_id, fence.attempt, f"run.{outcome}", stop.data if cancelled else {}, now)
         self._cursor.execute(END_ATTEMPT, (now, outcome, None, None, fence.run_id, fence.attempt))
         self._cursor.execute(DISOWN, (fence.session_id, fence.token))
         self._cursor.execute(CLOSE, (now, fence.session_id))

@@ -10,10 +10,10 @@ from datetime import timedelta
 from oah.adapters.sql.columns import from_us, to_us
 from oah.adapters.sql.rows import SESSION_COLUMNS, listed, session_of
 from oah.adapters.sql.sqlite.connections import now_us
-from oah.adapters.sql.statements import Inserted, KeyRow, RunRow, SubmitSession
+from oah.adapters.sql.statements import ActiveRow, CommandRow, Inserted, KeyRow, RunRow, SubmitSession
 
 SESSION = f"""
-SELECT {listed(SESSION_COLUMNS, "s.")}, s.next_position, w.max_queued_runs,
+SELECT {listed(SESSION_COLUMNS, "s.")}, s.next_position, s.front_position, w.max_queued_runs,
   (SELECT coalesce(sum(k.queued), 0) FROM workspace_counters k WHERE k.workspace_id = s.workspace_id)
 FROM sessions s JOIN workspaces w ON w.id = s.workspace_id WHERE s.id = ?
 """
@@ -33,13 +33,35 @@ INSERT_EVENT = """
 INSERT INTO run_events (session_id, number, run_id, attempt, type, data, at) VALUES (?, ?, ?, 0, 'run.queued', ?, ?)
 """
 COUNT_SESSION = """
-UPDATE sessions SET next_position = next_position + ?, event_seq = event_seq + ?, queued_count = queued_count + ?
+UPDATE sessions SET next_position = next_position + ?, front_position = front_position - ?, event_seq = event_seq + ?,
+  queued_count = queued_count + ?
 WHERE id = ?
 """
 COUNT_WORKSPACE = """
 INSERT INTO workspace_counters (workspace_id, part, queued) VALUES (?, 0, ?)
 ON CONFLICT (workspace_id, part) DO UPDATE SET queued = queued + excluded.queued
 """
+
+
+ACTIVE_RUN = """
+SELECT id, attempt, worker_id, cancel_requested_at IS NOT NULL, voided FROM runs
+WHERE session_id = ? AND status IN ('running', 'waiting_tool')
+"""
+STOP_RUN = """
+UPDATE runs SET cancel_requested_at = coalesce(cancel_requested_at, now_us()),
+  cancel_requested_by = CASE WHEN cancel_requested_at IS NULL THEN ? ELSE cancel_requested_by END,
+  stop_reason = CASE WHEN cancel_requested_at IS NULL THEN ? ELSE stop_reason END, voided = voided OR ?
+WHERE id = ?
+"""
+COUNT_EVENT = "UPDATE sessions SET event_seq = event_seq + 1 WHERE id = ?"
+TELL = """
+INSERT INTO run_events (session_id, number, run_id, attempt, type, data, at) VALUES (?, ?, ?, ?, ?, ?, now_us())
+"""
+PUT_COMMAND = """
+INSERT INTO worker_commands (worker_id, kind, given_by, run_id, attempt, data, request_id, at)
+VALUES (?, ?, ?, ?, ?, ?, ?, now_us())
+"""
+STEERED = "SELECT run_id FROM worker_commands WHERE request_id = ?"
 
 
 class SqliteSubmit:
@@ -55,9 +77,9 @@ class SqliteSubmit:
             row = self._cursor.execute(SESSION, (wanted,)).fetchone()
             if row is not None:
                 session = session_of(row[:width])
-                position, cap, queued = row[width:]
+                position, front, cap, queued = row[width:]
                 found[session.id] = SubmitSession(
-                    session, position, queued, cap, session.queued_count, session.event_seq
+                    session, position, queued, cap, session.queued_count, session.event_seq, front
                 )
         return found
 
@@ -74,12 +96,36 @@ class SqliteSubmit:
         """Give back keys whose run was refused."""
         self._cursor.executemany(DROP_KEY, [key[:2] for key in keys])
 
+    def active_run(self, session: str) -> ActiveRow | None:
+        """By the index of active runs."""
+        row = self._cursor.execute(ACTIVE_RUN, (session,)).fetchone()
+        return None if row is None else ActiveRow(row[0], row[1], row[2], bool(row[3]), bool(row[4]))
+
+    def stop_run(self, run: str, by: str, reason: str, *, void: bool) -> None:
+        """Under the write lock."""
+        self._cursor.execute(STOP_RUN, (by, reason, void, run))
+
+    def tell(self, session: str, number: int, run: str, attempt: int, kind: str, data: str) -> None:
+        """Under the write lock."""
+        self._cursor.execute(COUNT_EVENT, (session,))
+        self._cursor.execute(TELL, (session, number, run, attempt, kind, data))
+
+    def put_command(self, command: CommandRow) -> None:
+        """The worker is told to look by others."""
+        self._cursor.execute(PUT_COMMAND, command)
+
+    def steered(self, requests: Sequence[str]) -> dict[str, str]:
+        """By the index of requests."""
+        found = ((request, self._cursor.execute(STEERED, (request,)).fetchone()) for request in requests)
+        return {request: row[0] for request, row in found if row is not None}
+
     def insert_runs(self, runs: Sequence[RunRow]) -> dict[str, Inserted]:
         """Runs, events, counters."""
         now = now_us()
         answers = {run.id: self._insert(run, now) for run in runs}
         for session, count in Counter(run.session_id for run in runs).items():
-            self._cursor.execute(COUNT_SESSION, (count, count, count, session))
+            front = sum(run.front for run in runs if run.session_id == session)
+            self._cursor.execute(COUNT_SESSION, (count - front, front, count, count, session))
         for workspace, count in Counter(run.workspace_id for run in runs).items():
             self._cursor.execute(COUNT_WORKSPACE, (workspace, count))
         return answers

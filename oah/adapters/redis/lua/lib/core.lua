@@ -5,9 +5,12 @@ local UNREADABLE = {'WRONGTYPE', 'not an integer', 'not a valid float', 'not a f
 
 local function set_aside(key)
   local n = redis.pcall('HINCRBY', key_poison(), 'next', 1)
-  if type(n) == 'table' then
-    redis.call('DEL', key_poison()) -- garbage even here
+  if type(n) == 'table' then -- garbage even here
+    redis.call('RENAME', key_poison(), key_poisoned(0))
+    redis.call('EXPIRE', key_poisoned(0), 604800)
     n = redis.call('HINCRBY', key_poison(), 'next', 1)
+    redis.call('HSET', key_poison(), 0, key_poison())
+    if key == key_poison() then return end
   end
   n = n % 100
   if redis.call('EXISTS', key) == 1 then

@@ -1,5 +1,5 @@
 -- Into and out of the places a session can stand in. The hash is always written last.
--- uses: session ring wake slots
+-- uses: session ring wake slots holds
 
 local function next_score() return number(call('INCR', key_seq())) end
 
@@ -14,18 +14,6 @@ local function unindex_ready(s)
   call('ZREM', ready, s.id)
   call('ZREM', key_since(s.lane, s.class), s.id)
   if call('EXISTS', ready) == 0 then leave_ring(s.lane, s.class, s.ws) end
-end
-
--- A hold: its reasons, and in `held` when the first of them ends. A parked session can be held where it stands.
-local function set_hold(s, reasons, until_in_ms)
-  s.reasons = reasons
-  s['until'] = until_in_ms and number(now() + until_in_ms) or nil
-  call('ZADD', key_held(), s['until'] or '+inf', s.id)
-end
-
-local function end_hold(s)
-  if s.state == 'held' or s.reasons or s['until'] then call('ZREM', key_held(), s.id) end
-  s['until'], s.reasons = nil, nil
 end
 
 -- Out of wherever it stands; the caller puts it somewhere else and saves it.

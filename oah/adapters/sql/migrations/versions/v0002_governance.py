@@ -15,6 +15,16 @@ depends_on = None
 
 def upgrade() -> None:
     """New tables, then new columns and indexes of the old ones."""
+    op.create_index("ix_workers_started_at", "workers", ["started_at"], unique=False)
+    op.create_index("ix_worker_commands_at", "worker_commands", ["at"], unique=False)
+    op.create_index(
+        "ix_sessions_closed_at",
+        "sessions",
+        ["closed_at"],
+        unique=False,
+        postgresql_where=sa.text("state = 'closed'"),
+        sqlite_where=sa.text("state = 'closed'"),
+    )
     op.create_table(
         "dead_letters",
         sa.Column("id", sa.Text(), nullable=False),
@@ -91,6 +101,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
     )
     op.create_index("ix_jobs_created_at", "jobs", ["created_at"], unique=False)
+    op.create_index("ix_jobs_ended_at", "jobs", ["ended_at"], unique=False)
     op.create_index(
         "ix_jobs_open",
         "jobs",
@@ -173,6 +184,7 @@ def upgrade() -> None:
         postgresql_where=sa.text("ended_at IS NULL AND deadline_at IS NOT NULL"),
         sqlite_where=sa.text("ended_at IS NULL AND deadline_at IS NOT NULL"),
     )
+    _let_max_retries_be_null()
     op.add_column("runs", sa.Column("order_mode", sa.Text(), server_default="strict", nullable=False))
     op.add_column("runs", sa.Column("start_by", Moment(), nullable=True))
     op.add_column("runs", sa.Column("idle_timeout_ms", sa.BigInteger(), nullable=True))
@@ -236,7 +248,37 @@ def upgrade() -> None:
         postgresql_where=sa.text("request_id IS NOT NULL"),
         sqlite_where=sa.text("request_id IS NOT NULL"),
     )
+    op.create_index(
+        "ix_sessions_held",
+        "sessions",
+        ["id"],
+        unique=False,
+        postgresql_where=sa.text("held = 1"),
+        sqlite_where=sa.text("held = 1"),
+    )
     op.add_column("sessions", sa.Column("front_position", sa.BigInteger(), server_default="0", nullable=False))
     op.add_column("session_owners", sa.Column("heard_at", Moment(), nullable=True))
+    op.create_index(
+        "ix_runs_recovery_state",
+        "runs",
+        ["recovery_state", "created_at"],
+        unique=False,
+        postgresql_where=sa.text("recovery_state IS NOT NULL"),
+        sqlite_where=sa.text("recovery_state IS NOT NULL"),
+    )
+    op.add_column("audit", sa.Column("workspace_id", sa.Text(), nullable=True))
+    op.create_index("ix_audit_subject", "audit", ["subject"], unique=False)
+    op.create_index("ix_audit_workspace_id", "audit", ["workspace_id"], unique=False)
     op.add_column("workspaces", sa.Column("recovery_strategy", sa.Text(), nullable=True))
     op.add_column("workspaces", sa.Column("recovery_max_attempts", sa.Integer(), nullable=True))
+
+
+def _let_max_retries_be_null() -> None:
+    """Null: the profile's. What is there said 0 and keeps it. SQLite cannot change a column: a new one takes over."""
+    if op.get_bind().dialect.name != "sqlite":
+        op.alter_column("runs", "max_retries", nullable=True, server_default=None)
+        return
+    op.execute("ALTER TABLE runs ADD COLUMN retries INTEGER")
+    op.execute("UPDATE runs SET retries = max_retries")
+    op.execute("ALTER TABLE runs DROP COLUMN max_retries")
+    op.execute("ALTER TABLE runs RENAME COLUMN retries TO max_retries")

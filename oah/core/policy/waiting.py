@@ -1,0 +1,157 @@
+"""Why a run does not run: one answer, the first of what would have to change.
+
+Guarantees: total; every queued run and every run that waits for an answer gets a reason, no other run does. The order
+of the questions is the order in which a person can do something about them: the run's own time, its session, its place
+in it, dispatch as a whole, workers, caps, slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from oah.core.model.ids import RunId
+from oah.core.model.lane import Lane
+from oah.core.model.run import RunStatus
+from oah.core.model.session import HoldReason
+from oah.core.model.worker import WorkerReport, WorkerState
+
+
+class WaitCode(StrEnum):
+    """The reasons, each with the facts that `data` carries."""
+
+    WAITING_INPUT = "waiting_input"
+    """Its agent waits for an answer."""
+    DELAYED = "delayed"
+    """`until`"""
+    RETRY_BACKOFF = "retry_backoff"
+    """`until`, `failed_attempts`"""
+    SESSION_HELD = "session_held"
+    """`reasons` (reason → its end or null), `until` (null: somebody has to act)"""
+    BEHIND_RUN = "behind_run"
+    """`run_id`, `status`"""
+    BROKER_AWAY = "broker_away"
+    """Accepted and safe; dispatch pauses until the broker answers."""
+    REBUILDING = "rebuilding"
+    """The queues are rebuilt from SQL."""
+    NO_WORKER = "no_worker"
+    """`lane`, `workers` (that serve it, all cordoned or draining)"""
+    WORKSPACE_CAP = "workspace_cap"
+    """`active`, `max_active_runs`"""
+    NO_FREE_SLOT = "no_free_slot"
+    """`workers`, `slots`, `suspect` (a run with a recovery behind it: a worker takes one of those at a time)"""
+    NO_LEADER = "no_leader"
+    """Nobody repairs and promotes; a slot is free all the same."""
+    DISPATCHING = "dispatching"
+    """Nothing stands in its way: a worker is about to take it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitReason:
+    """The answer: a stable code, words for a person, and the facts."""
+
+    code: WaitCode
+    message: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The run that has to end first."""
+
+    run_id: RunId
+    status: RunStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """How many runs of the workspace hold a slot, and how many may."""
+
+    active: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One run. `workers`: all that report; `broker_away` and `rebuilding`: of the dispatch shard."""
+
+    status: RunStatus
+    lane: Lane
+    deferred: bool = False
+    due_at: datetime | None = None
+    retried: bool = False
+    failed_attempts: int = 0
+    recovery_attempts: int = 0
+    holds: Mapping[HoldReason, datetime | None] = field(default_factory=dict)
+    before: Before | None = None
+    cap: Cap | None = None
+    workers: Sequence[WorkerReport] = ()
+    broker_away: bool = False
+    rebuilding: bool = False
+    leader: bool = True
+
+
+def why(view: View) -> WaitReason | None:
+    """The reason; None for a run that does not wait."""
+    if view.status is RunStatus.WAITING_TOOL:
+        return WaitReason(WaitCode.WAITING_INPUT, "waits for an answer to the agent")
+    if view.status is not RunStatus.QUEUED:
+        return None
+    return _of_run(view) or _of_dispatch(view) or _of_workers(view)
+
+
+def _of_run(view: View) -> WaitReason | None:
+    """Its own time, its session, its place."""
+    facts: dict[str, Any]
+    if view.deferred:
+        until = view.due_at.isoformat() if view.due_at else "a later time"
+        if view.retried:
+            facts = {"until": view.due_at, "failed_attempts": view.failed_attempts}
+            return WaitReason(WaitCode.RETRY_BACKOFF, f"is tried again at {until}", facts)
+        return WaitReason(WaitCode.DELAYED, f"delayed until {until}", {"until": view.due_at})
+    if view.holds:
+        held = sorted(view.holds.items())
+        words = ", ".join(f"{reason} until {end.isoformat()}" if end else str(reason) for reason, end in held)
+        ends = [end for _, end in held]
+        until_all = None if None in ends else max(end for end in ends if end is not None)
+        facts = {"reasons": {str(reason): end for reason, end in held}, "until": until_all}
+        return WaitReason(WaitCode.SESSION_HELD, f"session held: {words}", facts)
+    if view.before is not None:
+        run_id, status = view.before.run_id, view.before.status
+        facts = {"run_id": run_id, "status": status}
+        return WaitReason(WaitCode.BEHIND_RUN, f"behind run {run_id} ({status})", facts)
+    return None
+
+
+def _of_dispatch(view: View) -> WaitReason | None:
+    if view.broker_away:
+        return WaitReason(WaitCode.BROKER_AWAY, "the broker does not answer; dispatch goes on when it does")
+    if view.rebuilding:
+        return WaitReason(WaitCode.REBUILDING, "the queues are being rebuilt")
+    return None
+
+
+def _of_workers(view: View) -> WaitReason:
+    """Who could take it, and whether anybody may and can now."""
+    serving = [w for w in view.workers if view.lane in w.lanes and w.state is not WorkerState.STOPPING]
+    taking = [w for w in serving if not (w.cordoned or w.draining)]
+    if not taking:
+        lane = str(view.lane)
+        words = (
+            f"every worker of lane {lane} is cordoned or drains" if serving else f"no live worker serves lane {lane}"
+        )
+        return WaitReason(WaitCode.NO_WORKER, words, {"lane": lane, "workers": len(serving)})
+    if view.cap is not None and view.cap.active >= view.cap.most:
+        facts = {"active": view.cap.active, "max_active_runs": view.cap.most}
+        return WaitReason(WaitCode.WORKSPACE_CAP, f"{view.cap.active} runs of its workspace run, no more may", facts)
+    suspect = view.recovery_attempts > 0
+    if suspect or all(w.busy >= w.slots for w in taking):
+        words = "waits for a worker that holds no other recovered run" if suspect else "waits for a free slot"
+        facts = {"workers": len(taking), "slots": sum(w.slots for w in taking), "suspect": suspect}
+        return WaitReason(WaitCode.NO_FREE_SLOT, words, facts)
+    if not view.leader:
+        return WaitReason(WaitCode.NO_LEADER, "nobody leads; a free slot will take it all the same if Redis has it")
+    return WaitReason(WaitCode.DISPATCHING, "about to be taken")

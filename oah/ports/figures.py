@@ -1,0 +1,31 @@
+"""Figures about recovery, exact however many runs there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from oah.core.model.ids import WorkspaceId
+from oah.core.model.run import RecoveryState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryFigures:
+    """What recovery did last with the runs that exist now."""
+
+    counts: Mapping[RecoveryState, int]
+    reasons: Mapping[str, int]
+    """Why recovery came, over all states."""
+    oldest_quarantined_at: datetime | None
+    newest_quarantined_at: datetime | None
+    newest_recovered_at: datetime | None
+
+
+class FigureStore(Protocol):
+    """Aggregates for people."""
+
+    def recovery_figures(self, workspace_id: WorkspaceId | None) -> RecoveryFigures:
+        """Of a workspace, or of all; one pass over the runs that recovery ever met."""
+        ...

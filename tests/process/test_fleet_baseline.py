@@ -1,0 +1,93 @@
+"""Redis returns to its baseline: what a fleet leaves behind does not grow with what it has done.
+
+What may remain is bounded by configuration: `epoch`, `seq`, `rings` (a field per lane and class), `ws:…` (per
+workspace), `lanes` and `wake:…` (per lane, hints), `workers`, `worker:…`, `claim:…` and `control:…` (per incarnation
+that lives), `leader`, and the queue of maintenance jobs (`rq:…`).
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.arena import Arena, open_arena
+from tests.support.servers_sql import PostgresServer
+from tests.support.waiting import eventually
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
+
+SESSIONS, RUNS = 60, 300
+INCARNATION = re.compile(r"(worker-\d)\.[0-9a-z]+")
+HINTS = re.compile(r":(wake|control|lanes|leader|claim)\b|^rq:")
+"""Come and go with the moment, as hints do; each bounded as said above."""
+BOUNDED = re.compile(
+    r"^(oah:\{0\}:(epoch|seq|rings|ws:[\w-]+|lanes|wake:.+|claim:worker-\d)"
+    r"|oah:\{g\}:(workers|worker:worker-\d|control:worker-\d|leader)|rq:.+)$"
+)
+
+
+@pytest.fixture(scope="module")
+def arena(postgres_server: PostgresServer) -> Iterator[Arena]:
+    env = {"OAH_WORKER__HEARTBEAT_SECONDS": "1", "OAH_CONTROLLER__AUDIT_SECONDS": "1"}
+    with open_arena(postgres_server, workers=2, slots=8, env=env) as opened:
+        yield opened
+
+
+def keys(arena: Arena) -> set[str]:
+    """All keys, incarnations by the names of their workers."""
+    found = {key.decode() for key in arena.redis.client().keys("*")}
+    assert len({name for name in found if ":worker:" in name}) <= 2 * len(arena.fleet.pids)
+    return {INCARNATION.sub(r"\1", name) for name in found}
+
+
+def lasting(arena: Arena) -> set[str]:
+    return {key for key in keys(arena) if not HINTS.search(key)}
+
+
+def back_at(arena: Arena, before: set[str]) -> bool:
+    assert lasting(arena) == before
+    return True
+
+
+def work(arena: Arena, sessions: int, runs: int) -> None:
+    """Runs of several kinds, some delayed, some cancelled, some failing; every session is closed afterwards."""
+    agents = ("noop", "exec", "shell")
+    names = [arena.session(agents[n % len(agents)]) for n in range(sessions)]
+    ids = arena.submit_all([(names[n % sessions], "true" if n % 7 else "false") for n in range(runs)])
+    ids += [arena.submit(name, "true", delay=1) for name in names[:5]]
+    for run in ids[::25]:
+        arena.fleet.client.cancel(run)
+    arena.wait_done(*ids, within=90)
+    for name in names:
+        arena.fleet.client.close_session(name)
+
+
+def test_redis_returns_to_its_baseline(arena: Arena) -> None:
+    work(arena, 3, 6)
+    eventually(lambda: not arena.owners(), within=30, every=0.2, what="no agent is kept")
+    before = lasting(arena)
+    work(arena, SESSIONS, RUNS)
+    eventually(lambda: not arena.owners(), within=30, every=0.2, what="no agent is kept")
+    eventually(lambda: back_at(arena, before), within=30, every=0.2)
+    strange = {key for key in keys(arena) if not BOUNDED.match(key)}
+    assert not strange
+
+    old = {row["id"] for row in arena.fleet.client.workers()}
+    arena.fleet.kill("worker-1")
+    arena.fleet.signal("worker-2", signal.SIGTERM)
+    arena.fleet.wait_exit("worker-2", within=30)
+    for name in ("worker-1", "worker-2"):
+        arena.fleet.restart(name)
+    arena.fleet.wait_workers()
+    work(arena, 3, 6)
+
+    def forgotten() -> bool:
+        left = {key.decode() for key in arena.redis.client().keys("*") if any(name in key.decode() for name in old)}
+        assert not left, "of the dead"
+        return True
+
+    eventually(forgotten, within=30, every=0.2)
+    eventually(lambda: back_at(arena, before), within=30, every=0.2)
