@@ -8,13 +8,20 @@ from collections.abc import Mapping
 from oah.adapters.pty.agents import Surroundings
 from oah.adapters.pty.command_agent import CommandAgent
 from oah.adapters.pty.marker_agent import MarkerAgent
+from oah.adapters.pty.screen_agent import ScreenAgent
 from oah.core.dialogue.profile import Kind, Profile
 from oah.errors import NotFound
 from oah.ports.agent import AgentSpec
 
+_AGENTS: Mapping[Kind, type[MarkerAgent | CommandAgent | ScreenAgent]] = {
+    Kind.MARKER: MarkerAgent,
+    Kind.COMMAND: CommandAgent,
+    Kind.SCREEN: ScreenAgent,
+}
+
 
 class PtyAgents:
-    """ports.agent.AgentFactory for profiles of the kinds `marker` and `command`."""
+    """ports.agent.AgentFactory for the profiles of programs in terminals."""
 
     def __init__(self, profiles: Mapping[str, Profile], around: Surroundings) -> None:
         self._profiles = {name: profile for name, profile in profiles.items() if profile.kind is not Kind.NOOP}
@@ -29,13 +36,13 @@ class PtyAgents:
         """See ports.agent.AgentFactory."""
         return tuple(sorted(self._profiles))
 
-    def open(self, spec: AgentSpec) -> MarkerAgent | CommandAgent:
+    def open(self, spec: AgentSpec) -> MarkerAgent | CommandAgent | ScreenAgent:
         """See ports.agent.AgentFactory."""
         profile = self._profiles.get(spec.profile)
         if profile is None:
             raise NotFound(
                 f"no agent {spec.profile!r}", code="unknown_agent", hint=f"known: {', '.join(self.profiles())}"
             )
-        agent = (MarkerAgent if profile.kind is Kind.MARKER else CommandAgent)(spec, profile, self._around)
+        agent = _AGENTS[profile.kind](spec, profile, self._around)
         agent.start()
         return agent

@@ -46,6 +46,7 @@ class Kind(StrEnum):
     MARKER = "marker"
     COMMAND = "command"
     NOOP = "noop"
+    SCREEN = "screen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,8 @@ class Profile:
     recovery_strategy: RecoveryStrategy | None = None
     recovery_max_attempts: int | None = None
     retry: RetryWish = NO_WISH
+    tables: Mapping[str, Any] = field(default_factory=dict)
+    """What only one kind reads (`screen_profile.py`)."""
     source: str = ""
 
 
@@ -123,6 +126,7 @@ def profile_from(table: Mapping[str, Any], *, source: str) -> Profile:
         recovery_strategy=strategy,
         recovery_max_attempts=max_attempts,
         retry=_retry(table.get("retry", {}), source=source),
+        tables={key: table[key] for key in _SCREEN_TABLES if key in table},
         source=source,
         **plain,
     )
@@ -151,6 +155,7 @@ def _retry(section: Mapping[str, Any], *, source: str) -> RetryWish:
         raise _invalid(source, error.message) from None
 
 
+_SCREEN_TABLES = ("screen", "files", "resume", "headless", "version")
 _TYPES = {
     "name": "string",
     "kind": "string",
@@ -170,6 +175,11 @@ _TYPES = {
     "steer": "boolean",
     "recovery": "table",
     "retry": "table",
+    "screen": "table",
+    "resume": "table",
+    "headless": "table",
+    "version": "table",
+    "files": "list of tables",
 }
 
 

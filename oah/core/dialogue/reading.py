@@ -177,9 +177,12 @@ def _starts(screen: Screen, rule: ComposerRule, row: int) -> Found | None:
 
 
 def _ends(screen: Screen, rule: ComposerRule, first: int) -> int | None:
-    """The last row of the composer; None where its lower border is missing."""
+    """The last row of the composer; None where its lower border is missing. Without one it ends before a blank line."""
     if rule.end is None:
-        return first
+        row = first
+        while not rule.at_cursor and row + 1 < len(screen.lines) and screen.lines[row + 1].strip():
+            row += 1
+        return row
     for row in range(first + 1, len(screen.lines)):
         if rule.end.search(screen.lines[row]):
             return row - 1

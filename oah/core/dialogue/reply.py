@@ -25,14 +25,21 @@ class ReplyRules:
     stop: tuple[Pattern, ...] = ()
 
 
-def reply(screen: Screen, text: str, rules: ReplyRules, composer: ComposerRule, *, scrolled: int) -> str:
-    """What the program said to `text`, which was given when `scrolled` lines had scrolled away."""
-    lines = list(screen.since(scrolled))
+def reply(screen: Screen, text: str, rules: ReplyRules, composer: ComposerRule, *, mark: int) -> str:
+    """What the program said to `text`. `mark`: the line (counted from the first that ever was) from which on it was
+    given; a program on its other screen counts anew with each repaint, so there it says nothing."""
+    lines = list(screen.lines if screen.alternate else screen.since(mark))
+    if not screen.alternate and mark > screen.scrolled:
+        lines = lines[mark - screen.scrolled :]
     found = find_composer(screen, composer)
     if found is not None:
         above = found.first - (1 if composer.above is not None else 0)
-        lines = lines[: len(lines) - len(screen.lines) + above]
+        lines = lines[: max(len(lines) - len(screen.lines) + above, 0)]
     said = _told(lines[_after(lines, text, rules) :], rules)
+    if not said and rules.begin is not None:  # it repaints all it ever said: the last of it is the reply
+        lines = list(screen.lines[: found.first] if found is not None else screen.lines)
+        begins = [at for at, line in enumerate(lines) if rules.begin.search(line)]
+        said = _told(lines[begins[-1] :], rules) if begins else []
     return textwrap.dedent("\n".join(said)).strip("\n")
 
 
