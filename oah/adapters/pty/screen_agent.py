@@ -188,6 +188,7 @@ class _Course:
         self._control = control
         self._heard = heard
         self._mark = 0
+        self._before = ""
 
     def run(self, text: str) -> Facts:
         """The facts. Raises AgentError for what the program does not take."""
@@ -200,13 +201,14 @@ class _Course:
         planned = injection.plan(text, rules.injection, bracketed=screen.bracketed_paste)
         if isinstance(planned, str):
             raise AgentError(planned, code="input_rejected")
+        self._before = self._reply(screen, planned.text)
         ended = self._give(planned)
         if ended is None:
             return agent.facts(self._watch)
         agent.throttle = after(agent.throttle, ended.outcome)
         if ended.outcome is Outcome.FAILED:
             raise AgentError(ended.reason, code="delivery_failed")
-        over = self._follow()
+        over = self._follow(planned.text)
         answer = self._reply(agent.model.look(), planned.text)
         if answer:
             self._heard(answer)
@@ -240,7 +242,7 @@ class _Course:
                     pass
         return None
 
-    def _follow(self) -> bool:
+    def _follow(self, text: str) -> bool:
         """Until the program waits for the next text (True), or the turn ends otherwise."""
         agent, rules = self._agent, self._agent.rules.turn
         state = turn.Turn(time.monotonic())
@@ -253,7 +255,10 @@ class _Course:
                 output_at = agent.output_at
                 state = turn.output(state, output_at)
                 self._watch.heard(agent.model.look().text)
-            state, verdict = turn.judge(state, agent.read(), now=now, rules=rules)
+            screen = agent.model.look()
+            answered = self._reply(screen, text) != self._before
+            reading = read(screen, agent.rules.screen)
+            state, verdict = turn.judge(state, reading, answered=answered, now=now, rules=rules)
             match verdict:
                 case turn.Over():
                     return True

@@ -1,7 +1,8 @@
 """When a turn of a full-screen program is over: judged on its screens, never on silence alone.
 
-Over means: ready, nothing in the composer, quiet for a while since the last output *and* the last key, and something
-has happened since the submit, because a screen that has not moved yet is still the one from before.
+Over means: ready, nothing in the composer, quiet for a while since the last output *and* the last key, and that the
+program was seen to work or to have answered since the submit, because a screen that has not moved yet is still the one
+from before.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from oah.core.dialogue.reading import Condition, Dialog, Reading
 @dataclass(frozen=True, slots=True)
 class TurnRules:
     """`settle`: quiet after which a ready screen is over (the longest silence of a working program was measured at
-    0.4 s). `asked`: how long a dialog must stand before somebody is asked."""
+    0.4 s). `asked`: how long a dialog must stand before somebody is asked. `unseen`: quiet after which a turn is over
+    of which nothing was seen, neither work nor an answer."""
 
     settle: timedelta = timedelta(milliseconds=800)
     asked: timedelta = timedelta(milliseconds=500)
+    unseen: timedelta = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,6 @@ class Turn:
 
     changed_at: float
     worked: bool = False
-    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ Verdict = Going | Over | Asks
 
 def output(turn: Turn, now: float) -> Turn:
     """The program wrote something."""
-    return replace(turn, changed_at=max(turn.changed_at, now), moved=True)
+    return replace(turn, changed_at=max(turn.changed_at, now))
 
 
 def key(turn: Turn, now: float) -> Turn:
@@ -63,8 +65,8 @@ def key(turn: Turn, now: float) -> Turn:
     return replace(turn, changed_at=max(turn.changed_at, now))
 
 
-def judge(turn: Turn, reading: Reading, *, now: float, rules: TurnRules) -> tuple[Turn, Verdict]:
-    """What the screen says now."""
+def judge(turn: Turn, reading: Reading, *, answered: bool, now: float, rules: TurnRules) -> tuple[Turn, Verdict]:
+    """What the screen says now. `answered`: a reply stands there that did not before the submit."""
     quiet = now - turn.changed_at
     match reading.condition:
         case Condition.WORKING:
@@ -76,7 +78,8 @@ def judge(turn: Turn, reading: Reading, *, now: float, rules: TurnRules) -> tupl
         case Condition.READY:
             left = rules.settle.total_seconds() - quiet
             idle = reading.composer is not None and not reading.composer.draft
-            if left <= 0 and idle and (turn.worked or turn.moved):
+            seen = turn.worked or answered or quiet >= rules.unseen.total_seconds()
+            if left <= 0 and idle and seen:
                 return turn, Over()
             return turn, Going(max(left, 0.05))
         case Condition.UNRECOGNISED:
