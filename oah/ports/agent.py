@@ -1,7 +1,8 @@
 """An agent as a slot thread drives it: open, one turn per run, park or close.
 
 The slot thread calls `turn` and blocks; witnesses extend the deadline of `AgentSpec.agent_id` meanwhile. An agent
-never writes to SQL or Redis; what it says comes back in the result.
+never writes to SQL or Redis; what it says comes back in the result. A turn in which the program asks somebody is left
+(`waiting`) and continued later (`resume`): meanwhile no thread waits.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
 
+from oah.core.model.question import Question
 from oah.core.model.timeout import TimeoutReason
 from oah.ports.commands import Delivery
 
@@ -92,12 +94,13 @@ class TurnControl(Protocol):
 
 
 class TurnStatus(StrEnum):
-    """Terminal statuses of a run as its agent sees them."""
+    """Terminal statuses of a run as its agent sees them, and `waiting`: it asks somebody, the turn is not over."""
 
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"
+    WAITING = "waiting"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +115,8 @@ class TurnResult:
     `tree_empty`: the tree was verified empty (always False while `keep_warm`), and then nothing of the agent is left
     to close; False and not warm → call `close`.
     `recording`: blob key of this attempt's asciicast. `dropped_bytes`: output that no consumer saw in time (event
-    `output_truncated`).
+    `output_truncated`). `question`: of a `waiting` turn, and only of that; the agent lives, its recording stays open,
+    and everything else is empty: go on with `resume`, or `close`.
     """
 
     status: TurnStatus
@@ -126,6 +130,7 @@ class TurnResult:
     recording: str | None = None
     dropped_bytes: int = 0
     session_ref: str | None = None
+    question: Question | None = None
 
 
 class Agent(Protocol):
@@ -146,6 +151,18 @@ class Agent(Protocol):
 
         Raises LeaseError `fenced` when the deadman killed it (deadline or late rule): write nothing, the session may
         be somebody else's.
+        """
+
+    def resume(self, request: TurnRequest, answer: str | None, control: TurnControl) -> TurnResult:
+        """Go on with the turn that came back as `waiting`, in any slot thread. The result is that of the same turn;
+        it may be `waiting` again.
+
+        `request`: the same run and attempt with what is left of its limits; its input is not given again. `answer`: the
+        key or the words of a choice, or any text where the question takes that; None: only look on, because the turn is
+        to be cancelled or somebody has answered at the terminal.
+
+        Raises InvalidRequest `answer_unfit` when it is no answer to the question (the hint lists the choices): nothing
+        was typed, the turn waits on. Conflict `not_waiting` when no turn of it waits. LeaseError as `turn`.
         """
 
     def say(self, text: str, timeout: timedelta, *, asked_for: bool = False) -> Delivery:

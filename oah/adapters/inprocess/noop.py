@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from oah.core.dialogue.marker import input_fault
-from oah.errors import NotFound
+from oah.errors import Conflict, NotFound
 from oah.ports.agent import (
     MAX_RESULT_BYTES,
     Agent,
@@ -47,6 +47,10 @@ class NoopAgent:
         if control.cancel_requested():
             return TurnResult(status=TurnStatus.CANCELLED, keep_warm=True)
         return TurnResult(status=TurnStatus.COMPLETED, output=request.input, exit_code=0, keep_warm=True)
+
+    def resume(self, request: TurnRequest, answer: str | None, control: TurnControl) -> TurnResult:
+        """It never asks."""
+        raise Conflict("no turn of this agent waits", code="not_waiting")
 
     def say(self, text: str, timeout: timedelta, *, asked_for: bool = False) -> Delivery:
         """It has answered before anybody can speak."""

@@ -25,7 +25,7 @@ from oah.adapters.pty.watch import Watch
 from oah.core.dialogue.limits import Limits
 from oah.core.dialogue.outcome import Facts, judge
 from oah.core.dialogue.profile import Profile
-from oah.errors import AgentError, Broken, Unavailable
+from oah.errors import AgentError, Broken, Conflict, Unavailable
 from oah.ports.agent import AgentSpec, TurnControl, TurnRequest, TurnResult, TurnStatus
 from oah.ports.blobs import Blobs
 from oah.ports.commands import Delivery
@@ -283,6 +283,10 @@ class PtyAgent:
             tree_empty=empty,
             recording=recording,
         )
+
+    def resume(self, request: TurnRequest, answer: str | None, control: TurnControl) -> TurnResult:
+        """See ports.agent.Agent. What has no screen asks nobody."""
+        raise Conflict("no turn of this agent waits", code="not_waiting")
 
     def say(self, text: str, timeout: timedelta, *, asked_for: bool = False) -> Delivery:
         """See ports.agent.Agent."""

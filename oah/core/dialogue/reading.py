@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from oah.core.dialogue.screen import Screen
+from oah.core.model.question import Choice, DialogKind
 
 
 class Found(Protocol):
@@ -39,22 +40,6 @@ class Condition(StrEnum):
     ASKING = "asking"
     BLOCKED = "blocked"
     UNRECOGNISED = "unrecognised"
-
-
-class DialogKind(StrEnum):
-    """What kind of answer a dialog wants."""
-
-    PERMISSION = "permission"
-    TRUST = "trust"
-    QUESTION = "question"
-    LOGIN = "login"
-    UPDATE = "update"
-    FATAL = "fatal"
-
-    @property
-    def blocks(self) -> bool:
-        """Whether no answer of a user can help: the program is not set up, or cannot go on."""
-        return self in (DialogKind.LOGIN, DialogKind.FATAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,14 +84,6 @@ class Composer:
     first: int
     last: int
     draft: str
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One answer that a dialog offers."""
-
-    key: str
-    words: str
 
 
 @dataclass(frozen=True, slots=True)

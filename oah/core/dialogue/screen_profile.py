@@ -29,9 +29,10 @@ from datetime import timedelta
 from typing import Any
 
 from oah.core.dialogue.injection import InjectionRules
-from oah.core.dialogue.reading import ComposerRule, DialogKind, DialogRule, Pattern, ScreenRules
+from oah.core.dialogue.reading import ComposerRule, DialogRule, Pattern, ScreenRules
 from oah.core.dialogue.reply import ReplyRules
 from oah.core.dialogue.turn import TurnRules
+from oah.core.model.question import DialogKind
 from oah.errors import InvalidRequest
 
 Compile = Callable[[str], Pattern]

@@ -1,0 +1,60 @@
+"""What a program asks of a person: a dialog on its screen, as data that can be stored, shown and answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class DialogKind(StrEnum):
+    """What kind of answer a dialog wants."""
+
+    PERMISSION = "permission"
+    TRUST = "trust"
+    QUESTION = "question"
+    LOGIN = "login"
+    UPDATE = "update"
+    FATAL = "fatal"
+
+    @property
+    def blocks(self) -> bool:
+        """Whether no answer of a user can help: the program is not set up, or cannot go on."""
+        return self in (DialogKind.LOGIN, DialogKind.FATAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer that a dialog offers: `key` names it, `words` say what it means."""
+
+    key: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """`name`: of the profile's rule, `unknown` when no rule knows the dialog. `text`: the screen's lines that ask.
+    `free`: whether any text is an answer (then `choices` may be empty)."""
+
+    name: str
+    kind: DialogKind
+    text: str
+    choices: tuple[Choice, ...] = ()
+    free: bool = False
+
+    def chosen(self, answer: str) -> Choice | None:
+        """The choice that an answer means: by its key, else by its words, whatever the case; or the only one that
+        begins with these words."""
+        wanted = " ".join(answer.split()).casefold()
+        for choice in self.choices:
+            if wanted == choice.key.casefold():
+                return choice
+        said = [(choice, " ".join(choice.words.split()).casefold()) for choice in self.choices]
+        for choice, words in said:
+            if wanted and wanted == words:
+                return choice
+        begun = [choice for choice, words in said if wanted and words.startswith(wanted)]
+        return begun[0] if len(begun) == 1 else None
+
+    def takes(self, answer: str) -> bool:
+        """Whether it is an answer at all."""
+        return self.chosen(answer) is not None or (self.free and bool(answer.strip()))
