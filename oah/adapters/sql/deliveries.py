@@ -312,6 +312,7 @@ def _end_letter(transaction: Transaction, delivery_id: str, session_id: SessionI
         .values(state=LetterState.REDRIVEN.value, redriven_at=now(), redriven_by=by)
         .returning(dead_letters.c.id)
     ).scalar()
+    transaction.letters[LetterKind.OUTBOX.value, "redriven"] += letter is not None
     if letter is not None and session_id in transaction.sessions:
         assert session_id is not None  # it is among the locked ones
         data = {"dead_letter_id": letter, "kind": LetterKind.OUTBOX.value, "by": by}
