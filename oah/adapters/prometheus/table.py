@@ -117,6 +117,14 @@ _LETTERS = (
         kind=_of("run", "message", "outbox", "poison"),
         what=_of("added", "evicted", "redriven", "purged"),
     ),
+    _gauge("oah_jobs_queued", "Maintenance jobs that nobody has begun (leader)"),
+    _gauge("oah_jobs_running", "Maintenance jobs that were begun and are not over (leader)"),
+    _counter(
+        "oah_jobs_total",
+        "Maintenance jobs that ended (leader)",
+        kind=None,
+        outcome=_of("completed", "failed", "cancelled"),
+    ),
     _gauge("oah_dead_letters_now", "Letters that are dead (leader)", kind=_of("run", "message", "outbox", "poison")),
     _counter(
         "oah_pruned_total",
