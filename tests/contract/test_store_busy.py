@@ -194,6 +194,17 @@ def test_a_text_is_a_run_where_nothing_is_active_or_the_active_one_is_about_to_e
     clerk.audit()
 
 
+def test_a_run_that_waits_is_answered_not_spoken_to(clerk: Clerk) -> None:
+    clerk.submit(run_id="a")
+    clerk.start()
+    clerk.behind.query("UPDATE runs SET status = 'waiting_tool' WHERE status = 'running'")
+    answer = clerk.send(clerk.new(run_id="x", on_busy=OnBusy.STEER, idempotency_key="k", request_hash="h"))[0]
+    assert isinstance(answer, Conflict) and answer.code == "run_waiting"
+    clerk.behind.query("UPDATE runs SET status = 'running' WHERE status = 'waiting_tool'")
+    again = accepted(clerk.send(clerk.new(run_id="y", on_busy=OnBusy.STEER, idempotency_key="k", request_hash="h"))[0])
+    assert (again.steer, again.replayed) == ("y", False), "the key was not used up"
+
+
 def test_the_same_key_asks_for_the_same_text_once(clerk: Clerk) -> None:
     clerk.submit(run_id="a")
     clerk.start()
