@@ -70,7 +70,7 @@ class Steps(Aggregate):
     def wait_run(self, inside: Inside, reason: str, *, timeout: timedelta | None) -> Told:
         """The wait is a step, too: its row says since when and why."""
         require_sound(reason=reason)
-        with self._inside(inside) as (transaction, run):
+        with self._inside(inside, write="wait") as (transaction, run):
             if run.status is RunStatus.WAITING_TOOL:
                 return Told(run)
             _begin(transaction, run, NewStep(StepKind.WAIT, reason), timeout)
@@ -80,7 +80,7 @@ class Steps(Aggregate):
 
     def resume_run(self, inside: Inside) -> Told:
         """What it waited for is over."""
-        with self._inside(inside) as (transaction, run):
+        with self._inside(inside, write="resume") as (transaction, run):
             return _resume(transaction, run, {"by": inside.by} if inside.by else {})
 
     def ask_input(self, inside: Inside, text: str, *, request_id: RunId) -> WorkerId | None:
@@ -125,7 +125,7 @@ class Steps(Aggregate):
             return transaction.append_event(session_id, kind, run_id=run_id, attempt=attempt, data=data)
 
     @contextmanager
-    def _inside(self, inside: Inside, *, active: bool = True) -> Iterator[tuple[Transaction, Run]]:
+    def _inside(self, inside: Inside, *, active: bool = True, write: str = "step") -> Iterator[tuple[Transaction, Run]]:
         """The run that may be written to, its session locked and read after the lock."""
         where = (runs.c.id == inside.run_id,)
         with self._database.read() as connection:
@@ -134,10 +134,11 @@ class Steps(Aggregate):
             raise NotFound(f"no run {inside.run_id}")
         with self._transaction([SessionId(row.session_id)]) as transaction:
             run = _read(transaction, inside.run_id)
-            if active and not run.status.active:
-                raise Conflict(f"the run is {run.status}", code="run_not_active")
             if active and not _ours(run, inside.fence):
-                raise Conflict("that attempt of the run is over", code="attempt_over")
+                self._telemetry.count("oah_writes_refused_total", write=write)
+                if run.status.active:
+                    raise Conflict("that attempt of the run is over", code="attempt_over")
+                raise Conflict(f"the run is {run.status}", code="run_not_active")
             yield transaction, run
 
 
