@@ -34,8 +34,14 @@ def submit(session_id: Named, body: RunBody, desk: Desk, caller: Caller, key: Id
     """Accept a run: when this is answered, its row is committed. With `on_busy=steer` the text may be said into the
     session's live run instead."""
     new = _prepare(desk, caller, body.asked(session_id, key))
+    if new.on_busy is OnBusy.STEER:
+        with desk.steering():
+            return _steer(desk, new)
+    return _answer(_accept(desk, new), {})
+
+
+def _steer(desk: ApiState, new: NewRun) -> Response:
     accepted = _accept(desk, new)
-    extra: Document = {}
     if accepted.steer is not None:
         delivery = _say(desk, accepted, accepted.steer)
         if delivery is Delivery.UNSUPPORTED:
@@ -43,9 +49,7 @@ def submit(session_id: Named, body: RunBody, desk: Desk, caller: Caller, key: Id
         if delivery is not Delivery.MISSED:
             return _answer(accepted, {"run_id": accepted.run.id, "delivery": delivery})
         accepted = _run_instead(desk, new, accepted.steer)
-    if new.on_busy is OnBusy.STEER:
-        extra = {"run_id": accepted.run.id, "delivery": "queued"}
-    return _answer(accepted, extra)
+    return _answer(accepted, {"run_id": accepted.run.id, "delivery": "queued"})
 
 
 def _answer(accepted: Accepted, extra: Document) -> Response:
