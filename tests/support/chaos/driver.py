@@ -42,9 +42,13 @@ class Story:
         return "\n".join([f"{len(wrong)} violations", *wrong[:40], *self.details, str(self.plan), *kept, again])
 
 
-def play_story(seed: int, seconds: float, *, keep: Path | None = None, **settings: str) -> Story:
+def play_story(seed: int, seconds: float, *, keep: Path | None = None) -> Story:
+    """The story of a seed."""
+    return play(make_plan(seed, seconds), keep=keep)
+
+
+def play(plan: Plan, *, keep: Path | None = None, **settings: str) -> Story:
     """Play it; of a story with violations the logs are kept below ``keep``. ``settings``: for every process."""
-    plan = make_plan(seed, seconds)
     story = Story(plan)
     began = time.monotonic()
     with open_stage(**settings) as stage:
