@@ -184,7 +184,7 @@ def _lines(done: Document) -> None:
         if item["error"] is None:
             click.echo(f"{cell(item['id'])} {would}{item['outcome']}")
         else:
-            complain(f"{cell(item['id'])}: {item['error']['message']}")
+            complain(f"{cell(item['id'])}: {item['error']['message']}", hint=item["error"].get("hint"))
     if done["job"] is not None:
         click.echo(f"{done['job']['id']}: a job handles {done['job']['total']} dead letters")
     elif not done["items"]:

@@ -53,6 +53,16 @@ def dead(clerk: Clerk, **where: Any) -> list[str]:
     return [each.id for each in clerk.store.dead_letters(LetterFilter(state=LetterState.DEAD, **where)).items]
 
 
+def test_what_is_done_to_poison_is_about_the_deployment(clerk: Clerk) -> None:
+    clerk.store.add_dead_letter(letter(1, kind=LetterKind.POISON, workspace_id=WorkspaceId(""), payload_bytes=b"x"))
+    [refused] = clerk.store.redrive_chunk(["dl_1"], None, by="ops")
+    assert (refused.code, refused.hint) == ("not_redrivable", "look at it (oah dead-letter show), then purge it")
+    clerk.store.purge_chunk(["dl_1"], None, by="ops")
+    quarantine(clerk, "a")
+    clerk.store.purge_chunk(["dl_a.1"], None, by="ops")
+    assert clerk.behind.query("SELECT workspace_id FROM audit ORDER BY id") == [(None,), ("default",)]
+
+
 def audited(clerk: Clerk) -> list[tuple[Any, ...]]:
     return clerk.behind.query("SELECT actor, action, subject FROM audit WHERE action LIKE 'dead_letter.%' ORDER BY id")
 

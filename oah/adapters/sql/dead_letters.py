@@ -47,6 +47,7 @@ from oah.ports.jobs import JobFence, JobItem
 from oah.ports.store import Accepted, Page
 
 IS_DEAD = text(DEAD)
+LOOK = "look at it (oah dead-letter show), then purge it"
 SYSTEM = "system"
 """Who evicts: nobody asked for it."""
 COLUMNS = (
@@ -219,7 +220,7 @@ def _done(transaction: Transaction, letter_id: str, workspace_id: WorkspaceId | 
         accepted = work(transaction, letter)
     except RequestError as error:
         savepoint.rollback()
-        return LetterDone(letter_id, error.code, error.message, kind=kind)
+        return LetterDone(letter_id, error.code, error.message, kind=kind, hint=error.hint)
     except BaseException:
         savepoint.rollback()
         raise
@@ -236,12 +237,13 @@ def _redrive(by: str) -> Work:
             _mark(transaction, letter, by=by)
             return None
         if letter.kind is not LetterKind.RUN:
-            raise Conflict(f"a letter of kind {letter.kind} cannot be redriven", code="not_redrivable")
+            raise Conflict(f"a letter of kind {letter.kind} cannot be redriven", code="not_redrivable", hint=LOOK)
         row = transaction.connection.execute(
             select(*picked(runs, RUN_COLUMNS)).where(runs.c.id == letter.subject)
         ).first()
         if row is None or letter.session_id not in transaction.sessions:
-            raise Conflict(f"the run of {letter.id} is not there any more", code="not_redrivable")
+            gone = f"the run of {letter.id} is not there any more"
+            raise Conflict(gone, code="not_redrivable", hint="its payload says how to submit it anew")
         return queue_again(transaction, run_of(row), by=by)
 
     return redrive

@@ -93,7 +93,8 @@ def mark_redriven(transaction: Transaction, runs: Sequence[RunId], *, by: str) -
 
 
 def write_down(transaction: Transaction, by: str, action: str, letter_id: str, **data: Any) -> None:
-    """A row of the audit."""
+    """A row of the audit; what belongs to no workspace is about the deployment."""
+    data["workspace_id"] = data.get("workspace_id") or None
     record(transaction.connection, [entry(by, action, letter_id, data)])
 
 
