@@ -1,4 +1,4 @@
-"""Redis returns to its baseline: what a fleet leaves behind does not grow with what it has done.
+"""Redis returns to its baseline, what has aged out goes, letters are bounded: nothing grows with what a fleet has done.
 
 What may remain is bounded by configuration: `epoch`, `seq`, `rings` (a field per lane and class), `ws:…` (per
 workspace), `lanes` and `wake:…` (per lane, hints), `workers`, `worker:…`, `claim:…` and `control:…` (per incarnation
@@ -36,6 +36,7 @@ def arena(postgres_server: PostgresServer) -> Iterator[Arena]:
     env = {"OAH_WORKER__HEARTBEAT_SECONDS": "1", "OAH_CONTROLLER__AUDIT_SECONDS": "1"}
     env |= {"OAH_RETENTION__EVERY_SECONDS": "1", "OAH_RETENTION__BATCH_ROWS": "50"}
     env |= {"OAH_RETENTION__EVENTS_DAYS": f"{MOMENT:f}", "OAH_RETENTION__RECORDINGS_DAYS": f"{MOMENT:f}"}
+    env |= {"OAH_LIMITS__DEAD_LETTERS": "2"}
     with open_arena(postgres_server, workers=2, slots=8, env=env) as opened:
         yield opened
 
@@ -120,3 +121,23 @@ def test_what_has_aged_out_is_gone_while_the_fleet_works(arena: Arena) -> None:
     assert (first.type, first.number) == ("reset", oldest["number"] - 1), "a reader is told that something is gone"
     arena.wait_done(long, within=30)
     assert "new" in client.result(long)["output"]
+
+
+def test_the_leader_keeps_the_bound_of_dead_letters_and_says_so(arena: Arena) -> None:
+    """What a crash between a burial and its eviction leaves, too: these rows nobody has buried through the store."""
+    session = arena.session("noop")
+    for number in range(4):
+        arena.sql(
+            "INSERT INTO dead_letters (id, workspace_id, kind, subject, session_id, code, reason, first_at, last_at)"
+            " VALUES (%s, 'default', 'message', %s, %s, 'lost', 'r', now(), clock_timestamp()) RETURNING id",
+            *(f"dl_{number}", f"m{number}", session),
+        )
+
+    def bounded() -> bool:
+        assert [each["id"] for each in arena.fleet.client.dead_letters()] == ["dl_3", "dl_2"]
+        return True
+
+    eventually(bounded, within=30, every=0.2)
+    rows = arena.sql("SELECT subject FROM audit WHERE action = 'dead_letter.evicted' ORDER BY id")
+    assert [row["subject"] for row in rows] == ["dl_0", "dl_1"]
+    assert arena.fleet.client.session(session)["event_seq"] == 2, "an event each"
