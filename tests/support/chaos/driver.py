@@ -157,7 +157,7 @@ def _unheard(witness: Witness, told: Told) -> list[Violation]:
         [row] = witness.sql("SELECT event_seq FROM sessions WHERE id = %s", session)
         wanted = list(range(1, row["event_seq"] + 1))
         with suppress(AssertionError):
-            eventually(lambda heard=heard, wanted=wanted: list(heard) == wanted, within=20, every=0.2)
+            eventually(lambda heard=heard, wanted=wanted: list(heard) == wanted, within=60, every=0.2)
         if list(heard) != wanted:
             detail = (
                 f"of {len(wanted)} events {len(set(heard))} were heard, {len(heard) - len(set(heard))} again: {heard}"
