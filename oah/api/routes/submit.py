@@ -44,6 +44,8 @@ def _steer(desk: ApiState, new: NewRun) -> Response:
     accepted = _accept(desk, new)
     if accepted.steer is not None:
         delivery = _say(desk, accepted, accepted.steer)
+        if not accepted.replayed:
+            desk.context.telemetry.count("oah_steers_total", delivery=str(delivery))
         if delivery is Delivery.UNSUPPORTED:
             raise steer.refusal(new.session_id)
         if delivery is not Delivery.MISSED:
@@ -65,8 +67,14 @@ def _accept(desk: ApiState, new: NewRun) -> Accepted:
         desk.context.telemetry.count("oah_submits_refused_total", code=accepted.code)
         raise accepted
     if new.on_busy.stops:
-        interrupt.make_way(desk.context.store, desk.context.broker, desk.epoch(), new, accepted)
+        _make_way(desk, new, accepted)
     return accepted
+
+
+def _make_way(desk: ApiState, new: NewRun, accepted: Accepted) -> None:
+    interrupt.make_way(desk.context.store, desk.context.broker, desk.epoch(), new, accepted)
+    if accepted.stopped is not None and not accepted.replayed:
+        desk.context.telemetry.count("oah_runs_stopped_total", on_busy=str(new.on_busy))
 
 
 def _say(desk: ApiState, accepted: Accepted, request: RunId) -> Delivery:
@@ -116,7 +124,7 @@ def submit_many(body: BatchBody, desk: Desk, caller: Caller) -> Response:
     accepted = desk.batches.submit(news)
     for new, one in zip(news, accepted, strict=True):
         if isinstance(one, Accepted) and new.on_busy.stops:
-            interrupt.make_way(desk.context.store, desk.context.broker, desk.epoch(), new, one)
+            _make_way(desk, new, one)
     answers = iter(accepted)
     results = [next(answers) if isinstance(one, NewRun) else one for one in prepared]
     return answer({"items": [_result(index, one) for index, one in enumerate(results)]}, 202)
