@@ -20,9 +20,9 @@ LOOK_BACK = timedelta(minutes=5)
 
 @dataclass(slots=True)
 class EvictLetters:
-    """Keep at most ``keep`` dead letters of a workspace and kind, a batch a call: a bound that was lowered must not keep
-    the leader from what is urgent. It looks everywhere until it found nothing once: there may have been nobody to look
-    for a while. Raises Unavailable."""
+    """Keep at most ``keep`` dead letters of a workspace and kind, a batch a call: a bound that was lowered must not
+    keep the leader from what is urgent. It looks everywhere until it found nothing once: there may have been nobody
+    to look for a while. Raises Unavailable."""
 
     store: Store
     broker: Broker
