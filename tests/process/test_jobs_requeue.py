@@ -71,7 +71,7 @@ def test_a_flush_in_the_middle_loses_no_job(start_fleet: Callable[..., Fleet], p
 
 
 def test_inline_on_sqlite_with_the_process_killed_in_the_middle(start_fleet: Callable[..., Fleet]) -> None:
-    count = 2_000
+    count = 1_000
     env = {"OAH_EMBEDDED_WORKERS": "0"}
     fleet = start_fleet(api_with_workers=True, redis_url="memory://", env=env)
     url = f"sqlite:///{fleet.data_dir / 'oah.db'}"
