@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -82,6 +82,16 @@ class Steps(Aggregate):
         """What it waited for is over."""
         with self._inside(inside, write="resume") as (transaction, run):
             return _resume(transaction, run, {"by": inside.by} if inside.by else {})
+
+    def waits_for(self, runs: Sequence[RunId]) -> Mapping[RunId, Step]:
+        """By the key of the steps; an earlier attempt's wait stands before the later one's."""
+        if not runs:
+            return {}
+        c = run_steps.c
+        open_waits = (c.run_id.in_(runs), c.kind == StepKind.WAIT.value, c.ended_at.is_(None))
+        statement = select(*picked(run_steps, STEP_COLUMNS)).where(*open_waits).order_by(c.run_id, c.number)
+        with self._database.read() as connection:
+            return {step.run_id: step for step in map(step_of, connection.execute(statement))}
 
     def ask_input(self, inside: Inside, text: str, *, request_id: RunId) -> WorkerId | None:
         """Under the session's lock, so that it names the attempt that waits."""
