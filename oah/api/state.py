@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Annotated, cast
 
@@ -22,6 +23,8 @@ from oah.runtime.component import ThreadComponent
 from oah.services.submit import commit
 
 REMEMBERED_SESSIONS = 50_000
+STEERS_AT_ONCE = 16
+"""Of the forty threads that answer requests (anyio's default)."""
 
 
 class ApiState:
@@ -37,6 +40,7 @@ class ApiState:
         """Threads behind the requests; one that has failed makes the process unready."""
         self.batches = SubmitBatches(self._commit, committed=self._committed, telemetry=context.telemetry)
         self.stopping = threading.Event()
+        self._steers = threading.BoundedSemaphore(STEERS_AT_ONCE)
         self._workspaces: dict[SessionId, WorkspaceId] = {}
 
     def _commit(self, runs: Sequence[NewRun]) -> list[Accepted | RequestError]:
@@ -47,6 +51,19 @@ class ApiState:
             if not one.replayed and one.steer is None:
                 self.context.telemetry.count("oah_runs_submitted_total", class_=str(one.run.run_class))
         self.hearing.put(accepted)
+
+    @contextmanager
+    def steering(self) -> Iterator[None]:
+        """While a request thread waits for a worker's answer: few enough at once to leave threads for all others.
+
+        Raises Unavailable.
+        """
+        if not self._steers.acquire(blocking=False):
+            raise Unavailable("too many texts wait for their workers", retry_after=timedelta(seconds=2))
+        try:
+            yield
+        finally:
+            self._steers.release()
 
     def workspace_of(self, session_id: SessionId) -> WorkspaceId:
         """A session's workspace, which never changes. Raises NotFound, Unavailable."""

@@ -121,15 +121,13 @@ def _environment(settings: Settings) -> Mapping[str, str]:
 
 def jobs_process(settings: Settings) -> int:
     """``oah job run``: performs tasks until it is told to stop. Returns the exit code."""
-    from oah.adapters.rq.worker import TaskWorker, work
+    from oah.adapters.rq.worker import perform_tasks
 
     kit = open_kit(settings, process="jobs")
     if sys.platform == "linux":
         make_undumpable()
     try:
-        tasks = _over_rq(settings)
-        worker = TaskWorker(tasks, handlers(kit, going_on=lambda: not worker.stopping), name=kit.holder)
-        work(worker, tasks)
+        perform_tasks(_over_rq(settings), lambda going_on: handlers(kit, going_on=going_on), name=kit.holder)
     except OahError as error:
         log.critical("cannot perform jobs: %s", error, extra={"code": error.code, "hint": error.hint or ""})
         return 1

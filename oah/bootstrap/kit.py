@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from oah.adapters.embedded.open import open_server
 from oah.adapters.prometheus.telemetry import PrometheusTelemetry
@@ -73,15 +74,8 @@ class Kit:
         return RecoverOwners(self.store, self.places, self.epochs, self.telemetry, rules, self.decisions, profiles)
 
     def profile_policies(self) -> dict[str, recovery.Override]:
-        """What the profiles say about recovery. A catalogue that cannot be read says nothing: whoever recovers does
-        not need it, whoever drives agents refuses to start over it."""
-        try:
-            profiles = load_profiles(self.settings.data_dir / PROFILES_DIR)
-        except InvalidRequest as error:
-            log.warning("recovery goes by workspaces and deployment alone: %s", error.message)
-            return {}
-        said = {p.name: recovery.Override(p.recovery_strategy, p.recovery_max_attempts) for p in profiles.values()}
-        return {name: each for name, each in said.items() if each != recovery.SAYS_NOTHING}
+        """What the profiles known here say about recovery."""
+        return profile_policies(self.settings.data_dir / PROFILES_DIR)
 
     def promote(self) -> None:
         """What an ear does when nobody ticks: promotion, and the wake tokens with it."""
@@ -91,6 +85,18 @@ class Kit:
         """Close the stores."""
         for each in (self.witness_broker, self.broker, self.store):
             each.close()
+
+
+def profile_policies(directory: Path) -> dict[str, recovery.Override]:
+    """What the profiles say about recovery, where they say anything. A catalogue that cannot be read says nothing:
+    whoever recovers does not need it, whoever drives agents refuses to start over it."""
+    try:
+        profiles = load_profiles(directory)
+    except InvalidRequest as error:
+        log.warning("recovery goes by workspaces and deployment alone: %s", error.message)
+        return {}
+    said = {p.name: recovery.Override(p.recovery_strategy, p.recovery_max_attempts) for p in profiles.values()}
+    return {name: each for name, each in said.items() if each != recovery.SAYS_NOTHING}
 
 
 def system_ids() -> Ids:

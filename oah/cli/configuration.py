@@ -73,7 +73,11 @@ def _shown(where: tuple[str, ...], value: Any) -> Any:
         return mask_url(secret()) if where[-1].endswith("_url") else _MASK
     if isinstance(value, Path):
         return str(value)
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [
+            each.model_dump(exclude_none=True, mode="json") if hasattr(each, "model_dump") else each for each in value
+        ]
+    return value
 
 
 def _source(where: tuple[str, ...], environment: Mapping[str, str], in_file: Mapping[str, Any], file_name: str) -> str:

@@ -67,7 +67,9 @@ def dead_letter() -> None:
 
 @dead_letter.command("list")
 @_filters
-@click.option("--state", type=click.Choice(["dead", "redriven", "all"]), default="dead", show_default=True)
+@click.option(
+    "--state", type=click.Choice(["dead", "redriven", "all"]), default="dead", show_default=True, help="Only those."
+)
 @limit_option
 @json_option
 @pass_connection
@@ -118,7 +120,9 @@ def redrive(
 @dead_letter.command()
 @click.argument("letters", metavar="[DEAD_LETTER]...", nargs=-1)
 @_filters
-@click.option("--state", type=click.Choice(["dead", "redriven", "all"]), default="dead", show_default=True)
+@click.option(
+    "--state", type=click.Choice(["dead", "redriven", "all"]), default="dead", show_default=True, help="Only those."
+)
 @click.option("--all", "everything", is_flag=True, help="All in that state.")
 @click.option("--dry-run", is_flag=True, help="Only say which would go.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -184,7 +188,7 @@ def _lines(done: Document) -> None:
         if item["error"] is None:
             click.echo(f"{cell(item['id'])} {would}{item['outcome']}")
         else:
-            complain(f"{cell(item['id'])}: {item['error']['message']}")
+            complain(f"{cell(item['id'])}: {item['error']['message']}", hint=item["error"].get("hint"))
     if done["job"] is not None:
         click.echo(f"{done['job']['id']}: a job handles {done['job']['total']} dead letters")
     elif not done["items"]:

@@ -80,6 +80,12 @@ def requeue(
         else:
             _outlook(found)
         return
+    if found["total"] == 0:
+        if as_json:
+            emit_json(found)
+        else:
+            click.echo("there is nothing to requeue")
+        return
     if not (yes or _confirmed(found)):
         complain("nothing was requeued")
         ctx.exit(Exit.FAILED)

@@ -31,6 +31,7 @@ from oah.services.decisions import Decisions
 from oah.services.epoch import EpochKeeper
 from oah.services.expire import ExpireRuns
 from oah.services.forget import ForgetWorkers
+from oah.services.jobs import MeasureJobs
 from oah.services.measure import MeasureQueues
 from oah.services.orphans import JudgeOwners
 from oah.services.place import Places
@@ -85,6 +86,7 @@ class Services:
     forget: ForgetWorkers
     children: CancelChildren
     measure: MeasureQueues
+    jobs: MeasureJobs
     promote: PromoteRuns
     relay: RelayRuns
     recover: RecoverOwners
@@ -114,6 +116,7 @@ class Services:
             Duty("poison", rules.audit_every, self.poison),
             Duty("letters", rules.measure_every, self.letters),
             Duty("jobs", rules.jobs_every, context.tell_jobs),
+            Duty("measure_jobs", rules.measure_every, self.jobs),
         )
         return Rota(duties, context.clock, context.epochs, going_on=self.going_on)
 
@@ -137,6 +140,7 @@ def create_services(context: ControllerContext, *, going_on: Callable[[], bool] 
         forget=ForgetWorkers(store, broker, telemetry),
         children=CancelChildren(store, broker),
         measure=MeasureQueues(store, broker, telemetry, rules.lease),
+        jobs=MeasureJobs(store, telemetry),
         promote=PromoteRuns(store, places),
         relay=RelayRuns(store, places, telemetry, rules.relay_older_than),
         recover=recover,
@@ -191,6 +195,7 @@ class _Leading:
     def lost(self) -> None:
         """The figures are another's now."""
         self.services.measure.clear()
+        self.services.jobs.clear()
         self.services.letters.clear()
 
     def _loop(self, name: str, work: Callable[[], timedelta | None], interval: timedelta) -> Loop:

@@ -101,6 +101,7 @@ class LetterDone:
     message: str | None = None
     accepted: Accepted | None = None
     kind: LetterKind | None = None
+    hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,17 @@ class JobItem:
     detail: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFigures:
+    """Jobs that are open now, and how many ended in a stretch of time; ``until``: where the next one begins."""
+
+    queued: int
+    running: int
+    ended: Mapping[tuple[str, JobState], int]
+    """By kind and state."""
+    until: datetime
+
+
 class JobStore(Protocol):
     """Rows of ``jobs`` and ``job_items``."""
 
@@ -142,6 +153,10 @@ class JobStore(Protocol):
     ) -> bool: ...
     def cancel_job(self, job_id: str, workspace_id: WorkspaceId | None, *, by: str) -> Job:
         """A queued one ends now, a held one after its chunk. One that is over stays as it is."""
+        ...
+
+    def job_figures(self, *, since: datetime | None) -> JobFigures:
+        """``since`` None: no ended ones, only where to begin."""
         ...
 
     def waiting_jobs(self, *, stale_for: timedelta, limit: int) -> Sequence[str]:

@@ -5,7 +5,7 @@ Every write is fenced: it passes while the run is active, and under a key of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -116,6 +116,10 @@ class StepStore(Protocol):
 
     def resume_run(self, inside: Inside) -> Told:
         """``waiting_tool`` → ``running``; of one that runs nothing changes. Raises as ``begin_step``."""
+        ...
+
+    def waits_for(self, runs: Sequence[RunId]) -> Mapping[RunId, Step]:
+        """The open wait of each of these runs: why it waits, and since when."""
         ...
 
     def ask_input(self, inside: Inside, text: str, *, request_id: RunId) -> WorkerId | None:

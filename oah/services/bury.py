@@ -20,8 +20,9 @@ LOOK_BACK = timedelta(minutes=5)
 
 @dataclass(slots=True)
 class EvictLetters:
-    """Keep at most ``keep`` dead letters of a workspace and kind. The first look is everywhere: there may have been
-    nobody to look for a while. Raises Unavailable."""
+    """Keep at most ``keep`` dead letters of a workspace and kind, a batch a call: a bound that was lowered must not
+    keep the leader from what is urgent. It looks everywhere until it found nothing once: there may have been nobody
+    to look for a while. Raises Unavailable."""
 
     store: Store
     broker: Broker
@@ -32,7 +33,7 @@ class EvictLetters:
     def __call__(self) -> int:
         """How many gave way."""
         evicted = self._evict(None if not self._looked else LOOK_BACK)
-        self._looked = True
+        self._looked = self._looked or not evicted
         for kind, count in self.store.count_dead_letters().items():
             self.telemetry.gauge("oah_dead_letters_now", count, kind=str(kind))
         return evicted
@@ -46,11 +47,9 @@ class EvictLetters:
         self.telemetry.forget("oah_dead_letters_now")
 
     def _evict(self, since: timedelta | None) -> int:
-        count = 0
-        while evicted := self.store.evict_dead_letters(keep=self.keep, since=since):
-            count += len(evicted)
-            self._publish(evicted)
-        return count
+        evicted = self.store.evict_dead_letters(keep=self.keep, since=since)
+        self._publish(evicted)
+        return len(evicted)
 
     def _publish(self, evicted: list[Evicted]) -> None:
         hints = [(each.session_id, each.number) for each in evicted if each.session_id is not None and each.number]

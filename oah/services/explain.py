@@ -49,13 +49,16 @@ def dispatch(broker: Broker) -> Dispatch:
 
 
 def wait_reasons(store: Store, broker: Broker, runs: Sequence[Run]) -> dict[RunId, WaitReason]:
-    """Of those of the runs that wait; two statements and three calls, or none when no run is queued."""
+    """Of those of the runs that wait; two statements and three calls, or none when no run is queued, and one statement
+    for all that wait for an answer."""
     found: dict[RunId, WaitReason] = {}
+    asking = store.waits_for([run.id for run in runs if run.status is RunStatus.WAITING_TOOL])
     for run in runs:
         if run.status is RunStatus.WAITING_TOOL:
             reason = waiting.why(waiting.View(status=run.status, lane=_NO_LANE))
             assert reason is not None
-            found[run.id] = reason
+            step = asking.get(run.id)
+            found[run.id] = reason if step is None else replace(reason, data={"asked": step.name, "since": step.at})
     queued = [run.id for run in runs if run.status is RunStatus.QUEUED]
     return {**found, **reasons_of(store, broker, queued)}
 

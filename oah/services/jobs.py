@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from oah.core.model.ids import WorkspaceId
@@ -17,6 +17,7 @@ from oah.errors import LeaseError, OahError, Unavailable
 from oah.ports.clock import Clock, Ids
 from oah.ports.jobs import Job, JobFence, JobQueue, JobState
 from oah.ports.store import Store
+from oah.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +110,30 @@ class RunJob:
         else:
             log.error("job %s failed: %s", fence.job_id, error)
             self.store.finish_job(fence, JobState.FAILED, error=f"{error.code}: {error.message}")
+
+
+@dataclass(slots=True)
+class MeasureJobs:
+    """Leader: how many jobs there are, and how those ended that ended while it leads."""
+
+    store: Store
+    telemetry: Telemetry
+    _since: datetime | None = None
+
+    def __call__(self) -> None:
+        """One look. Raises Unavailable."""
+        figures = self.store.job_figures(since=self._since)
+        self._since = figures.until
+        self.telemetry.gauge("oah_jobs_queued", figures.queued)
+        self.telemetry.gauge("oah_jobs_running", figures.running)
+        for (kind, state), count in figures.ended.items():
+            self.telemetry.count("oah_jobs_total", count, kind=kind, outcome=str(state))
+
+    def clear(self) -> None:
+        """Another leads now."""
+        self._since = None
+        self.telemetry.forget("oah_jobs_queued")
+        self.telemetry.forget("oah_jobs_running")
 
 
 Lost = Callable[[], Sequence[str]]

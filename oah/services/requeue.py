@@ -181,7 +181,8 @@ def _tell(broker: Broker, store: Store, epoch: EpochId | None, accepted: Sequenc
     try:
         under = hear(broker, store, epoch, accepted)
         if under is not None:  # who hears of a run does not hear that its session waits for no retry any more
-            sessions = {each.run.session_id for each in accepted}
-            Places(store, broker).put(under, store.queued_sessions_of(list(sessions), under))
+            places, sessions = Places(store, broker), {each.run.session_id for each in accepted}
+            places.put(under, store.queued_sessions_of(list(sessions), under))
+            places.heard(under, [each.run.id for each in accepted])
     except (Unavailable, LeaseError):
         return  # committed: the relay lets the broker hear of it, reconcile repairs the rest

@@ -12,6 +12,8 @@ DRAIN = WorkerSettings().drain_grace_seconds
 
 # Variables that settings do not know: they name the file that settings are read from, or belong to the demo and tests.
 OTHER_VARIABLES = {"OAH_CONFIG"}
+# What agents and hooks find in their environment.
+OTHER_VARIABLES |= {"OAH_RUN_ID", "OAH_ATTEMPT", "OAH_RUN_KEY", "OAH_STATUS"}
 
 
 def _known(section: type[BaseModel], prefix: str = "OAH_") -> set[str]:

@@ -15,7 +15,7 @@ from tests.support.chaos.driver import play_story
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(420)]
 
 SEED = int(os.environ.get("OAH_CHAOS_SEED", "3"))
-SECONDS = float(os.environ.get("OAH_CHAOS_SECONDS", "22"))
+SECONDS = float(os.environ.get("OAH_CHAOS_SECONDS", "20"))
 
 
 def test_a_minute_of_chaos_loses_nothing_and_does_nothing_twice() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from oah.core.model.ids import RunId, SessionId, WorkerId
 from oah.core.model.run import OnBusy, Outcome, RunStatus, StopReason
-from oah.errors import Conflict, LimitReached
+from oah.errors import Conflict, LimitReached, NotFound
 from oah.ports.commands import CommandKind, Delivery
 from oah.ports.store import Accepted, Settlement, SubmitLimits
 from tests.support.store_clerk import Clerk, accepted, fence_of
@@ -194,6 +194,17 @@ def test_a_text_is_a_run_where_nothing_is_active_or_the_active_one_is_about_to_e
     clerk.audit()
 
 
+def test_a_run_that_waits_is_answered_not_spoken_to(clerk: Clerk) -> None:
+    clerk.submit(run_id="a")
+    clerk.start()
+    clerk.behind.query("UPDATE runs SET status = 'waiting_tool' WHERE status = 'running'")
+    answer = clerk.send(clerk.new(run_id="x", on_busy=OnBusy.STEER, idempotency_key="k", request_hash="h"))[0]
+    assert isinstance(answer, Conflict) and answer.code == "run_waiting"
+    clerk.behind.query("UPDATE runs SET status = 'running' WHERE status = 'waiting_tool'")
+    again = accepted(clerk.send(clerk.new(run_id="y", on_busy=OnBusy.STEER, idempotency_key="k", request_hash="h"))[0])
+    assert (again.steer, again.replayed) == ("y", False), "the key was not used up"
+
+
 def test_the_same_key_asks_for_the_same_text_once(clerk: Clerk) -> None:
     clerk.submit(run_id="a")
     clerk.start()
@@ -219,3 +230,17 @@ def test_a_command_that_nobody_took_is_withdrawn_for_good(clerk: Clerk) -> None:
     assert spoken is not None and clerk.store.withdraw_command(spoken.command_id)
     assert clerk.store.take_commands(WorkerId("w.1")) == []
     assert clerk.store.spoken(RunId("nothing")) is None
+
+
+def test_commands_about_runs_and_sessions_go_to_whoever_has_them(clerk: Clerk) -> None:
+    assert clerk.store.command_session(S1, CommandKind.CLOSE, by="me") is None
+    clerk.submit(run_id="a")
+    start = clerk.start(worker="w.9")
+    assert clerk.store.command_session(S1, CommandKind.CLOSE, by="me") == "w.9"
+    clerk.store.command_run(WorkerId("w.9"), CommandKind.KILL, RunId("a"), 1, by="me", data={"after_ms": 0})
+    closes, kills = clerk.store.take_commands(WorkerId("w.9"))
+    assert (closes.kind, closes.run_id, closes.data) == (CommandKind.CLOSE, None, {"session_id": "s1"})
+    assert (kills.kind, kills.run_id, kills.attempt, kills.data) == (CommandKind.KILL, "a", 1, {"after_ms": 0})
+    clerk.settle(start)
+    with pytest.raises(NotFound):
+        clerk.store.answer_command(closes.id, Delivery.DELIVERED)

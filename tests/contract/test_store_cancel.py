@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oah.core.model.ids import RunId, SessionId
-from oah.core.model.run import RunStatus, StopReason
+from oah.core.model.run import OnBusy, RunStatus, StopReason
 from oah.core.model.session import HoldReason
 from oah.ports.store import CancelResult, RecoveryAction, RetryPlan
 from tests.support.store_clerk import Clerk, fence_of
@@ -53,6 +53,27 @@ def test_a_run_that_was_faster_than_its_cancel_is_no_cancelled_run(clerk: Clerk)
     clerk.settle(start)
     assert last_event(clerk) == {"type": "run.completed"}
     assert clerk.store.cancel(RunId("a"), None, by="me").result is CancelResult.TOO_LATE
+    clerk.audit()
+
+
+@pytest.mark.parametrize("how", ["cancel", "interrupt", "rollback"])
+def test_a_limit_of_one_attempt_gives_way_to_somebody_who_does_not_want_the_run(clerk: Clerk, how: str) -> None:
+    """A cancel that was answered `signalled` is not followed by another attempt."""
+    clerk.submit(run_id="a")
+    start = clerk.start()
+    clerk.store.cancel(RunId("a"), None, by="leader", reason=StopReason.STEP_TIMEOUT)
+    clerk.store.cancel(RunId("a"), None, by="leader", reason=StopReason.MODEL_TIMEOUT)
+    assert clerk.run("a").stop_reason is StopReason.STEP_TIMEOUT
+    if how == "cancel":
+        clerk.store.cancel(RunId("a"), None, by="me")
+    else:
+        clerk.submit(run_id="x", on_busy=OnBusy(how), by="me")
+    run = clerk.run("a")
+    assert (run.stop_reason, run.cancel_requested_by) == (StopReason(how), "me")
+    clerk.store.cancel(RunId("a"), None, by="leader", reason=StopReason.STEP_TIMEOUT)
+    assert clerk.run("a").stop_reason is StopReason(how)
+    plan = RetryPlan(delay=timedelta(hours=1), max_retries=3)
+    assert clerk.settle(start, RunStatus.TIMED_OUT, retry=plan).status is RunStatus.TIMED_OUT
     clerk.audit()
 
 

@@ -10,6 +10,7 @@ from oah.core.model.workspace import DEFAULT_WORKSPACE
 from oah.errors import LeaseError, NotFound
 from oah.ports.jobs import JobFence, JobItem, JobState
 from oah.ports.store import Store
+from tests.support.store_clerk import Clerk
 
 LONG = timedelta(minutes=1)
 NOW = timedelta(0)
@@ -88,3 +89,21 @@ def test_jobs_are_listed_newest_first_and_by_workspace(store: Store) -> None:
         store.job("job_2", DEFAULT_WORKSPACE)
     with pytest.raises(NotFound):
         store.cancel_job("job_2", DEFAULT_WORKSPACE, by="me")
+
+
+def test_figures_are_of_open_jobs_and_of_those_that_ended_in_a_stretch_of_time(clerk: Clerk) -> None:
+    store = clerk.store
+    for number in range(4):
+        make(store, f"job_{number}", kind="requeue" if number else "purge")
+    for job_id, state in (("job_0", JobState.FAILED), ("job_1", JobState.COMPLETED)):
+        store.claim_job(job_id, "h", stale_for=LONG)
+        store.finish_job(JobFence(job_id, "h"), state)
+    store.claim_job("job_2", "h", stale_for=LONG)
+    first = store.job_figures(since=None)
+    assert (first.queued, first.running, dict(first.ended)) == (1, 1, {})
+    assert store.job_figures(since=first.until).ended == {}, "their ends are younger than a commit may be late"
+    earlier = "ended_at - 4000000" if clerk.url.startswith("sqlite") else "ended_at - interval '4 seconds'"
+    clerk.behind.query(f"UPDATE jobs SET ended_at = {earlier} WHERE ended_at IS NOT NULL")
+    again = store.job_figures(since=first.until - LONG)
+    assert again.ended == {("purge", JobState.FAILED): 1, ("requeue", JobState.COMPLETED): 1}
+    assert store.job_figures(since=again.until).ended == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -15,6 +16,7 @@ from oah.errors import Conflict, InvalidRequest, LeaseError, NotFound
 from oah.ports.dead_letters import LetterFilter, LetterKind, LetterState, NewLetter
 from oah.ports.jobs import JobFence
 from oah.ports.store import RecoveryAction
+from oah.ports.telemetry import NullTelemetry
 from tests.support.store_clerk import Clerk
 
 S1 = SessionId("s1")
@@ -49,6 +51,16 @@ def letter(number: int, **more: Any) -> NewLetter:
 
 def dead(clerk: Clerk, **where: Any) -> list[str]:
     return [each.id for each in clerk.store.dead_letters(LetterFilter(state=LetterState.DEAD, **where)).items]
+
+
+def test_what_is_done_to_poison_is_about_the_deployment(clerk: Clerk) -> None:
+    clerk.store.add_dead_letter(letter(1, kind=LetterKind.POISON, workspace_id=WorkspaceId(""), payload_bytes=b"x"))
+    [refused] = clerk.store.redrive_chunk(["dl_1"], None, by="ops")
+    assert (refused.code, refused.hint) == ("not_redrivable", "look at it (oah dead-letter show), then purge it")
+    clerk.store.purge_chunk(["dl_1"], None, by="ops")
+    quarantine(clerk, "a")
+    clerk.store.purge_chunk(["dl_a.1"], None, by="ops")
+    assert clerk.behind.query("SELECT workspace_id FROM audit ORDER BY id") == [(None,), ("default",)]
 
 
 def audited(clerk: Clerk) -> list[tuple[Any, ...]]:
@@ -330,3 +342,33 @@ def test_a_chunk_of_a_job_counts_with_what_it_did_or_not_at_all(clerk: Clerk) ->
         (3, names[0], "already_redriven"),
         (4, names[2], "redriven"),
     ]
+
+
+def test_letters_are_counted_once_they_are_committed(clerk: Clerk) -> None:
+    counted: Counter[tuple[str, str]] = Counter()
+
+    class Telemetry(NullTelemetry):
+        def count(self, name: str, value: float = 1, **labels: str) -> None:
+            if name == "oah_dead_letters_total":
+                counted[labels["kind"], labels["what"]] += int(value)
+
+    clerk.store.close()
+    clerk.store = open_store(clerk.url, telemetry=Telemetry())
+    names = [quarantine(clerk, f"a{n}") for n in range(4)]
+    clerk.store.redrive_chunk([names[0], names[0], "dl_nothing"], None, by="ops")
+    clerk.store.redrive_chunk([names[0]], None, by="ops")
+    clerk.store.requeue(RunId("a1"), None, by="hand")
+    clerk.store.purge_chunk([names[2]], None, by="ops")
+    with pytest.raises(LeaseError):
+        clerk.store.purge_chunk([names[3]], None, by="ops", fence=JobFence("no job", "me"))
+    clerk.store.add_dead_letter(letter(1))
+    clerk.store.add_dead_letter(letter(2, subject="m1"))
+    clerk.store.add_dead_letter(letter(3))
+    clerk.store.evict_dead_letters(keep=1, since=None)
+    assert +counted == {
+        ("run", "added"): 4,
+        ("run", "redriven"): 2,
+        ("run", "purged"): 1,
+        ("message", "added"): 2,
+        ("message", "evicted"): 1,
+    }

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -398,3 +401,62 @@ def test_the_log_is_bounded(clerk: Clerk) -> None:
         due(clerk, found.sendings[0].id)
     log = clerk.store.delivery("wh_a", found.sendings[0].id, None).log
     assert [entry["try"] for entry in log] == list(range(9, 41))
+
+
+def test_many_settle_deliver_and_change_at_once(clerk: Clerk) -> None:
+    """Nobody waits for each other in a circle, and each delivery is tried by one at a time."""
+    names = [f"p{number}" for number in range(4)]
+    for name in names:
+        clerk.session(name)
+    for name in ("wh_a", "wh_b", "wh_gone"):
+        webhook(clerk, name)
+    sent: Counter[tuple[str, int]] = Counter()
+    ended = threading.Event()
+
+    def work(name: str) -> None:
+        for number in range(10):
+            clerk.submit(name, f"{name}.{number}")
+            clerk.settle(clerk.start(name), RunStatus.FAILED if number % 2 else RunStatus.COMPLETED)
+
+    def deliver(name: str) -> None:
+        while True:
+            last = ended.is_set()
+            found = take(clerk, name, limit=3)
+            if not found.sendings:
+                if last:
+                    return
+                ended.wait(0.02)
+                continue
+            sent.update((each.id, each.tries) for each in found.sendings)
+            given_up = any(each.type == "run.failed" for each in found.sendings)
+            clerk.store.end_deliveries(
+                name,
+                [Tried(sending=each, verdict=GivenUp("x") if given_up else Delivered()) for each in found.sendings],
+                pause=timedelta(0),
+                off_after=1_000,
+            )
+
+    def change() -> None:
+        for number in range(10):
+            clerk.store.update_webhook("wh_b", None, {"description": str(number)}, by="someone")
+            for delivery in clerk.store.deliveries("wh_a", None, state=DeliveryState.FAILED, limit=2).items:
+                clerk.store.redeliver("wh_a", delivery.id, None, by="someone")
+        clerk.store.delete_webhook("wh_gone", None, by="someone")
+
+    with ThreadPoolExecutor(12) as threads:
+        delivering = [threads.submit(deliver, name) for name in ("wh_a", "wh_a", "wh_b", "wh_b", "wh_gone")]
+        working = [threads.submit(work, name) for name in names]
+        changing = threads.submit(change)
+        for each in (*working, changing):
+            each.result(60)
+        ended.set()
+        for each in delivering:
+            each.result(60)
+    for name in ("wh_a", "wh_b"):
+        found = clerk.store.deliveries(name, None, limit=1_000).items
+        assert len(found) == 40
+        assert not [each for each in found if each.state is DeliveryState.PENDING]
+    assert {each.webhook_id for each in clerk.store.deliveries("wh_b", None, limit=1_000).items} == {"wh_b"}
+    b = {each.id for each in clerk.store.deliveries("wh_b", None, limit=1_000).items}
+    assert {sent[delivery, 1] for delivery in b} == {1}, "one try each"
+    clerk.audit()

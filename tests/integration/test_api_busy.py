@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
 import pytest
 
+from oah.api import state
 from oah.core.model.ids import RunId, SessionId
 from oah.core.model.run import StopReason
 from oah.errors import Conflict, InvalidRequest, PayloadTooLarge
@@ -162,6 +163,19 @@ def test_a_text_for_an_idle_session_is_a_run(apis: Deployment) -> None:
     answer = client.steer(of, "hello")
     assert (answer["delivery"], answer["status"]) == ("queued", "queued")
     assert client.run(answer["id"])["input"] == "hello"
+
+
+def test_texts_that_wait_leave_room_for_everybody_else(apis: Deployment) -> None:
+    client, of = apis.client(), session(apis)
+    client.submit(of, "x")
+    apis.start(of)
+    with ExitStack() as others, apis.http() as http:
+        for _ in range(state.STEERS_AT_ONCE):
+            others.enter_context(apis.state.steering())
+        answer = http.post(f"/v1/sessions/{of}/runs", json={"input": "one more", "on_busy": "steer"})
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+        assert http.post(f"/v1/sessions/{of}/runs", json={"input": "a run"}).status_code == 202
+    assert apis.store.take_commands(WORKER) == [], "nothing was said"
 
 
 def test_a_worker_that_does_not_answer(apis: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,9 @@ def test_progress_and_waiting(api: Deployment, agent: Agent) -> None:
     waiting = agent.say("wait", reason="may I?")
     assert (waiting.status_code, waiting.json()["status"]) == (202, "waiting_tool")
     with api.http("reader") as reader:
-        assert reader.get(f"/v1/runs/{agent.run.id}").json()["status"] == "waiting_tool"
+        shown = reader.get(f"/v1/runs/{agent.run.id}").json()
+        assert (shown["status"], shown["wait_reason"]["code"]) == ("waiting_tool", "waiting_input")
+        assert shown["wait_reason"]["asked"] == "may I?" and shown["wait_reason"]["since"]
     assert agent.say("resume").json()["status"] == "running"
     events = api.store.events(agent.run.session_id, after=0, limit=100)
     assert [one.type for one in events][-3:] == ["run.progress", "run.waiting_tool", "run.resumed"]

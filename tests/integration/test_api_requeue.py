@@ -261,6 +261,8 @@ def test_requeue_by_filter_from_the_command_line(system: Deployment, call) -> No
     trail = json.loads(call("audit", "list", "--action", "run.", "--since", "1h", "--json").stdout)["items"]
     assert {row["data"]["reason"] for row in trail} == {"fixed"}
     assert "run.requeued" in call("audit", "list").stdout
+    assert call("requeue", "--status", "failed", "--yes").stdout == "there is nothing to requeue\n"
+    failed(system, 1)
     second = call("requeue", "--status", "failed", "--yes", "--json")
     name = json.loads(second.stdout)["id"]
     eventually(lambda: json.loads(call("job", "show", name, "--json").stdout)["state"] == "completed")

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from oah.cli.main import oah
+from tests.support.quarantine import quarantine
 
 
 @pytest.fixture(autouse=True)
@@ -87,3 +88,21 @@ def test_agent_check_names_the_fault(short_tmp: Path) -> None:
     assert "kind" in faults["bad"]
     assert faults["shell"] is None
     assert call("agent", "check", str(directory / "good.toml")).exit_code == 0
+
+
+def test_requeue_by_filter_without_an_api(short_tmp: Path) -> None:
+    assert call("db", "upgrade").exit_code == 0
+    quarantine(f"sqlite:///{short_tmp / 'd' / 'oah.db'}", 250)
+    which = ("--recovery-state", "quarantined", "--since", "2h", "--direct")
+    dry = json.loads(call("requeue", *which, "--dry-run", "--json").stdout)
+    assert (dry["total"], dry["sample"][0]["id"]) == (250, "q00000")
+    assert call("requeue", "--status", "cancelled", "--direct").stdout == "there is nothing to requeue\n"
+    assert call("requeue", "--workspace", "nope", "--status", "failed", "--direct").exit_code == 3
+    some = call("requeue", "q00001", "q00000", "--direct", "--reason", "looked at")
+    assert some.exit_code == 0 and some.stdout == "q00001 requeued at 102\nq00000 requeued at 101\n"
+    assert call("requeue", "q00000", "q00002", "--direct", "--json").exit_code == 1
+    done = call("requeue", *which, "--yes", "--json")
+    assert done.exit_code == 0, done.stderr
+    job = json.loads(done.stdout)
+    assert (job["state"], job["total"], job["outcomes"]) == ("completed", 247, {"requeued": 247})
+    assert job["created_by"].startswith("cli:")

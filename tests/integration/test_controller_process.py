@@ -6,18 +6,20 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oah.adapters.system.clock import SystemClock
 from oah.adapters.system.ids import SystemIds
+from oah.bootstrap.kit import profile_policies
 from oah.controller.process import ControllerContext, Endpoint, create_controller
 from oah.controller.rules import ControllerRules, controller_rules
 from oah.core.model.epoch import EpochState
 from oah.core.model.run import RunStatus
 from oah.core.model.session import Place
-from oah.core.policy.recovery import Rules, Strategy
+from oah.core.policy.recovery import Override, Rules, Strategy
 from oah.ports.telemetry import NullTelemetry
 from oah.runtime.component import Component
 from oah.runtime.group import Group
@@ -171,3 +173,13 @@ def test_the_rules_come_from_the_settings() -> None:
     rules = controller_rules(Settings(redis_url="redis://somewhere"))
     assert rules.recovery == Rules(Strategy.REQUEUE_RUNNING, 3)
     assert rules.leader_lease == timedelta(seconds=15)
+
+
+def test_profiles_say_what_they_say_and_a_bad_catalogue_says_nothing(tmp_path: Path) -> None:
+    assert profile_policies(tmp_path) == {}, "none of the built-in ones says anything"
+    head = 'name = "x"\nkind = "command"\nargv = ["x"]\n'
+    (tmp_path / "x.toml").write_text(head + '[recovery]\nstrategy = "fail"\n')
+    assert profile_policies(tmp_path) == {"x": Override(Strategy.FAIL)}
+    assert controller_rules(Settings(), profile_policies(tmp_path)).profiles == {"x": Override(Strategy.FAIL)}
+    (tmp_path / "y.toml").write_text("name = ")
+    assert profile_policies(tmp_path) == {}

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from psycopg import ClientCursor
 from sqlalchemy import create_engine, text
 
-from oah.adapters.sql import queues, waits
+from oah.adapters.sql import limits, queues, waits
 from oah.adapters.sql.postgres import connections, execution, submit
 from oah.adapters.sql.postgres.connections import BoundedConnection, Connector
 from oah.adapters.sql.statements import OutputRow, RunRow, SettleRow
@@ -47,6 +47,7 @@ def hot(sessions: list[str], runs: list[str]) -> dict[str, tuple[str, dict[str, 
     new |= {"id": [f"new-{s}" for s in sessions], "session_id": sessions, "workspace_id": ["default"] * n}
     new |= {"position": [10**6] * n, "number": [10**6] * n, "run_class": ["interactive"] * n, "class_rank": [0] * n}
     new |= {"input": ["x"] * n, "metadata": ["{}"] * n, "max_retries": [0] * n, "data": ["{}"] * n}
+    new |= {"order_mode": ["strict"] * n}
     return {
         "lock": (execution.LOCK, {"sessions": sessions}),
         "lock_only": (execution.LOCK_ONLY, {"sessions": sessions}),
@@ -201,6 +202,34 @@ def test_a_diagnosis_looks_at_what_is_old_not_at_what_waits(postgres_fresh_url: 
     )
     clerk.store.close()
     assert len(found.waiting) == 3
+    assert pages(plan) <= 40, pages(plan)
+
+
+@pytest.mark.parametrize("what", ["expired", "overdue"])
+def test_limits_look_at_what_has_passed_not_at_what_is_to_come(postgres_fresh_url: str, what: str) -> None:
+    """A thousand limits lie ahead, three have passed: the leader's look each second touches those."""
+    clerk = Clerk(open_store(postgres_fresh_url), postgres_fresh_url)
+    for n in range(20):
+        clerk.session(f"s{n:03}")
+    ahead = {"start_timeout": timedelta(hours=1), "deadline_at": datetime.now(UTC) + timedelta(hours=1)}
+    for _ in range(50):
+        clerk.send(*(clerk.new(f"s{n:03}", **ahead) for n in range(20)))
+    three = "id IN (SELECT id FROM runs ORDER BY id LIMIT 3)"
+    clerk.behind.query(f"UPDATE runs SET start_by = now() - interval '1 hour' WHERE {three}")
+    steps = "INSERT INTO run_steps (run_id, number, attempt, kind, name, at, deadline_at) SELECT id, 1, 1, 'tool', 'x',"
+    clerk.behind.query(f"{steps} now(), now() + interval '1 hour' FROM runs")
+    clerk.behind.query(f"UPDATE run_steps SET deadline_at = now() - interval '1 hour' WHERE run_{three}")
+    engine = create_engine(postgres_fresh_url.replace("postgresql://", "postgresql+psycopg://"))
+    statement = (limits._EXPIRED if what == "expired" else limits._OVERDUE).format(now="(SELECT clock_timestamp())")
+    with engine.connect() as connection:
+        connection.execute(text("SET enable_seqscan = off; SET enable_sort = off"))
+        explained = text("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + statement)
+        plan = connection.execute(explained, {"limit": 500}).scalar_one()[0]["Plan"]
+    engine.dispose()
+    found = clerk.store.expire_queued(limit=10) if what == "expired" else clerk.store.stop_overdue(limit=10)
+    clerk.store.close()
+    assert len(found) == (3 if what == "expired" else 0), "steps of queued runs stop nobody"
+    assert walked(plan) == 0
     assert pages(plan) <= 40, pages(plan)
 
 

@@ -16,6 +16,8 @@ from typing import Any
 from tests.support.broker_audit import shift_time
 
 Content = dict[bytes, tuple[str, Any]]
+Aged = dict[str, tuple[str, ...]]
+"""Table → the moments in it."""
 
 
 class RedisBehind:
@@ -30,6 +32,10 @@ class RedisBehind:
     def age(self, ms: int) -> None:
         """Every moment that is stamped lies `ms` earlier."""
         shift_time(self.client, ms)
+
+    def age_waits(self, ms: int) -> None:
+        """Only due times and ends of holds: leases and marks stay as they are."""
+        shift_time(self.client, ms, waits_only=True)
 
     def snapshot(self) -> Content:
         """All there is."""
@@ -63,6 +69,7 @@ class RedisBehind:
                     self.client.zadd(key, dict(value))
 
 
+WAITS = {"runs": ("due_at",)}
 AGED = {
     "session_owners": ("seen_at",),
     "runs": ("due_at", "created_at", "queued_at"),
@@ -83,9 +90,12 @@ class SqliteBehind:
         with closing(sqlite3.connect(self.path, timeout=10)) as connection, connection:
             connection.execute(statement)
 
-    def age(self, ms: int) -> None:
+    def age_waits(self, ms: int) -> None:
+        self.age(ms, WAITS)
+
+    def age(self, ms: int, aged: Aged = AGED) -> None:
         with closing(sqlite3.connect(self.path, timeout=10)) as connection, connection:
-            for table, columns in AGED.items():
+            for table, columns in aged.items():
                 for column in columns:
                     connection.execute(f"UPDATE {table} SET {column} = {column} - ?", (ms * 1000,))
             for session, holds in connection.execute("SELECT id, holds FROM sessions WHERE held = 1").fetchall():
@@ -106,8 +116,11 @@ class PostgresBehind:
     def execute(self, statement: str) -> None:
         self.connection.execute(statement)
 
-    def age(self, ms: int) -> None:
-        for table, columns in AGED.items():
+    def age_waits(self, ms: int) -> None:
+        self.age(ms, WAITS)
+
+    def age(self, ms: int, aged: Aged = AGED) -> None:
+        for table, columns in aged.items():
             for column in columns:
                 self.connection.execute(
                     f"UPDATE {table} SET {column} = {column} - %s * interval '1 millisecond'", (ms,)

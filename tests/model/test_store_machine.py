@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 
 from oah.adapters.sql.store import open_store
 from oah.core.model.ids import RunId, SessionId
-from oah.core.model.run import OrderMode, ReadyClass, RunClass, RunStatus, StartReason
+from oah.core.model.run import OnBusy, OrderMode, ReadyClass, RunClass, RunStatus, StartReason
 from oah.core.model.session import HoldReason
 from oah.ports.store import (
     AlreadyActive,
@@ -39,7 +39,7 @@ from oah.ports.store import (
     RunFence,
     Started,
 )
-from tests.support.store_clerk import EPOCH, Clerk, fence_of
+from tests.support.store_clerk import EPOCH, Clerk, accepted, fence_of
 
 SESSIONS = ["s1", "s2"]
 CLASSES = [RunClass.INTERACTIVE, RunClass.SUBAGENT, RunClass.BACKGROUND]
@@ -49,6 +49,7 @@ NAMES = st.sampled_from(["s1", "s1", "s1", "s2"])
 STEPS = [
     *("submit", "start", "start", "start", "settle", "settle", "release", "look", "look", "recover", "recover"),
     *("cancel", "promote", "requeue", "mark", "drop_owner", "hold_or_unhold", "retry", "retry", "backoff_ends"),
+    "interrupt",
 ]
 SELDOM = st.sampled_from([False, False, False, False, True])
 
@@ -67,6 +68,7 @@ class ModelRun:
     recoveries: int = 0
     reason: StartReason = StartReason.FIRST
     cancelled: bool = False
+    voided: bool = False
     token: str | None = None
     order: OrderMode = OrderMode.STRICT
     failures: int = 0
@@ -83,6 +85,7 @@ class ModelSession:
     backoff: str | None = None
     """The run for whose retry the session waits."""
     places: int = 0
+    fronts: int = 0
 
     @property
     def held(self) -> bool:
@@ -160,6 +163,8 @@ class StoreMachine(RuleBasedStateMachine):
         match what:
             case "submit":
                 self.submit(name, run_class, deferred=seldom, order=OrderMode.STRICT if yes else OrderMode.SKIP_FAILED)
+            case "interrupt":
+                self.interrupt(name, run_class, OnBusy.ROLLBACK if yes else OnBusy.INTERRUPT)
             case "start":
                 self.start(name, no_place=seldom, own=yes)
             case "settle" if fence:
@@ -189,6 +194,21 @@ class StoreMachine(RuleBasedStateMachine):
         session.runs.append(made)
         self.by_id[run.id] = made
         self.runs.append(run.id)
+
+    def interrupt(self, name: str, run_class: RunClass, on_busy: OnBusy) -> None:
+        session, active = self.model[name], self.model[name].active
+        answer = accepted(self.clerk.send(self.clerk.new(name, run_class=run_class, on_busy=on_busy))[0])
+        assert (answer.stopped and answer.stopped.run_id) == (active and active.id)
+        if active is not None:
+            active.cancelled = True
+            active.voided = active.voided or on_busy is OnBusy.ROLLBACK
+        made = ModelRun(answer.run.id, name, run_class, -session.fronts)
+        session.fronts += 1
+        assert answer.run.position == made.place
+        session.runs.append(made)
+        assert session.eligible[0] is made
+        self.by_id[made.id] = made
+        self.runs.append(made.id)
 
     def start(self, name: str, *, no_place: bool, own: bool) -> None:
         session = self.model[name]
@@ -224,6 +244,7 @@ class StoreMachine(RuleBasedStateMachine):
         run, session = self.fence_holds(fence), self.model[fence.session_id]
         assert after.applied == (run is not None)
         if run is not None:
+            assert after.voided == run.voided
             run.status, run.token = status, None
             run.failures += status is RunStatus.FAILED
             session.owner, session.parked = (fence.token, True) if keep else (None, False)
@@ -294,7 +315,7 @@ class StoreMachine(RuleBasedStateMachine):
         if not run.status.terminal:
             return
         self.clerk.store.requeue(RunId(run_id), None, by="model")
-        run.status, run.deferred, run.cancelled = RunStatus.QUEUED, False, False
+        run.status, run.deferred, run.cancelled, run.voided = RunStatus.QUEUED, False, False, False
         run.recoveries, run.failures, run.reason = 0, 0, StartReason.REQUEUED
         self.model[run.session].backoff = None
         run.place = self.model[run.session].next_place()
@@ -360,11 +381,12 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def rows_and_model_agree(self) -> None:
         rows = self.clerk.behind.query(
-            "SELECT id, status, deferred, attempt, recovery_attempts, failed_attempts, position, claim_token FROM runs"
+            "SELECT id, status, deferred, attempt, recovery_attempts, failed_attempts, position, claim_token, voided"
+            " FROM runs"
         )
         assert {row[0]: row[1:] for row in rows} == {
             run.id: (run.status, int(run.deferred and run.status is RunStatus.QUEUED), run.attempt, run.recoveries,
-                     run.failures, run.place, run.token)
+                     run.failures, run.place, run.token, int(run.voided))
             for run in self.by_id.values()
         }  # fmt: skip
 

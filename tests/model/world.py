@@ -189,6 +189,7 @@ class SimWorker:
         *,
         park: bool = False,
         fails: bool = False,
+        backoff: timedelta = BACKOFF,
         free_lost: bool = False,
         in_doubt: bool = False,
     ) -> None:
@@ -199,7 +200,7 @@ class SimWorker:
         outcome = Outcome(RunStatus.COMPLETED, "done")
         if fails:
             outcome = Outcome(RunStatus.FAILED, "failed", error=RunError("exit_nonzero", "exit status 1"))
-        plan = RetryPlan(BACKOFF, MAX_RETRIES) if fails else None
+        plan = RetryPlan(backoff, MAX_RETRIES) if fails else None
         settlement = Settlement(entry.fence, outcome, keep_owner=park, retry=plan)
         after = self.world.store.settle([settlement])[0]
         if in_doubt:
@@ -444,6 +445,11 @@ class World:
         self.shift += ms / 1000
         for worker in self.workers.values():
             worker.deadman()
+
+    def pass_waits(self, seconds: float) -> None:
+        """What waits for a moment has waited so long; for leases and marks no time has passed."""
+        self.redis.age_waits(int(seconds * 1000))
+        self.sql.age_waits(int(seconds * 1000))
 
     def submit(
         self,

@@ -49,12 +49,12 @@ def test_p19_a_spinner_over_something_dead_is_idle(desk: Bench, profile: str) ->
 
 
 def test_p19_an_agent_that_says_something_now_and_then_lives(desk: Bench) -> None:
-    result = desk.turn(desk.open("exec"), "for i in 1 2 3 4 5 6; do echo step; sleep 0.5; done", idle=after(1.5))
+    result = desk.turn(desk.open("exec"), "for i in 1 2 3 4 5 6 7 8; do echo step; sleep 0.5; done", idle=after(3))
     assert result.status is TurnStatus.COMPLETED
 
 
 def test_p19_who_works_in_silence_lives_where_processor_time_is_progress(desk: Bench) -> None:
-    work = "timeout 4 sh -c 'while :; do :; done'; echo done"
+    work = "timeout 5 sh -c 'while :; do :; done'; echo done"
     result = desk.turn(desk.open("busy"), work)
     assert (result.status, result.output) == (TurnStatus.COMPLETED, "done\n")
     ended(desk.turn(desk.open("exec"), work, idle=after(1.5)), TimeoutReason.IDLE)

@@ -1,4 +1,4 @@
-"""Redis returns to its baseline: what a fleet leaves behind does not grow with what it has done.
+"""Redis returns to its baseline, what has aged out goes, letters are bounded: nothing grows with what a fleet has done.
 
 What may remain is bounded by configuration: `epoch`, `seq`, `rings` (a field per lane and class), `ws:…` (per
 workspace), `lanes` and `wake:…` (per lane, hints), `workers`, `worker:…`, `claim:…` and `control:…` (per incarnation
@@ -19,7 +19,9 @@ from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
-SESSIONS, RUNS = 60, 300
+SESSIONS, RUNS = 45, 225
+MOMENT = 3 / 86_400
+"""Days after which events and recordings go: no test waits for two weeks."""
 INCARNATION = re.compile(r"(worker-\d)\.[0-9a-z]+")
 HINTS = re.compile(r":(wake|control|lanes|leader|claim)\b|^rq:")
 """Come and go with the moment, as hints do; each bounded as said above."""
@@ -32,6 +34,9 @@ BOUNDED = re.compile(
 @pytest.fixture(scope="module")
 def arena(postgres_server: PostgresServer) -> Iterator[Arena]:
     env = {"OAH_WORKER__HEARTBEAT_SECONDS": "1", "OAH_CONTROLLER__AUDIT_SECONDS": "1"}
+    env |= {"OAH_RETENTION__EVERY_SECONDS": "1", "OAH_RETENTION__BATCH_ROWS": "50"}
+    env |= {"OAH_RETENTION__EVENTS_DAYS": f"{MOMENT:f}", "OAH_RETENTION__RECORDINGS_DAYS": f"{MOMENT:f}"}
+    env |= {"OAH_LIMITS__DEAD_LETTERS": "2"}
     with open_arena(postgres_server, workers=2, slots=8, env=env) as opened:
         yield opened
 
@@ -91,3 +96,48 @@ def test_redis_returns_to_its_baseline(arena: Arena) -> None:
 
     eventually(forgotten, within=30, every=0.2)
     eventually(lambda: back_at(arena, before), within=30, every=0.2)
+
+
+def test_what_has_aged_out_is_gone_while_the_fleet_works(arena: Arena) -> None:
+    """After the other test's runs, or its own; never what belongs to a run that goes on."""
+    client = arena.fleet.client
+    session = arena.session("shell")
+    arena.wait_done(arena.submit(session, "echo old"), within=30)
+    long = arena.submit(session, "sleep 8; echo new")
+    arena.wait(lambda: arena.run(long)["status"] == "running", long, within=30, what="it runs")
+
+    def only_its_own() -> bool:
+        left = {(row["run_id"], row["type"]) for row in arena.sql("SELECT run_id, type FROM run_events")}
+        assert {run for run, _ in left} == {long}
+        assert left >= {(long, "run.queued"), (long, "run.started")}
+        assert not arena.sql("SELECT 1 FROM run_attempts WHERE recording_blob IS NOT NULL")
+        return True
+
+    eventually(only_its_own, within=30, every=0.2)
+    stored = [path for path in (arena.fleet.data_dir / "blobs").rglob("*") if path.is_file()]
+    assert not [path for path in stored if long not in str(path)], "files of what is over"
+    [oldest] = arena.sql("SELECT min(number) AS number FROM run_events WHERE session_id = %s", session)
+    first = next(iter(client.stream(session, after=1, timeout=20)))
+    assert (first.type, first.number) == ("reset", oldest["number"] - 1), "a reader is told that something is gone"
+    arena.wait_done(long, within=30)
+    assert "new" in client.result(long)["output"]
+
+
+def test_the_leader_keeps_the_bound_of_dead_letters_and_says_so(arena: Arena) -> None:
+    """What a crash between a burial and its eviction leaves, too: these rows nobody has buried through the store."""
+    session = arena.session("noop")
+    for number in range(4):
+        arena.sql(
+            "INSERT INTO dead_letters (id, workspace_id, kind, subject, session_id, code, reason, first_at, last_at)"
+            " VALUES (%s, 'default', 'message', %s, %s, 'lost', 'r', now(), clock_timestamp()) RETURNING id",
+            *(f"dl_{number}", f"m{number}", session),
+        )
+
+    def bounded() -> bool:
+        assert [each["id"] for each in arena.fleet.client.dead_letters()] == ["dl_3", "dl_2"]
+        return True
+
+    eventually(bounded, within=30, every=0.2)
+    rows = arena.sql("SELECT subject FROM audit WHERE action = 'dead_letter.evicted' ORDER BY id")
+    assert [row["subject"] for row in rows] == ["dl_0", "dl_1"]
+    assert arena.fleet.client.session(session)["event_seq"] == 2, "an event each"

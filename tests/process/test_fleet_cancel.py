@@ -55,7 +55,7 @@ def test_a_cancelled_run_was_never_executed_in_full(arena: Arena) -> None:
     text = f"echo $OAH_RUN_ID start >> {diary}; sleep {{}}; echo $OAH_RUN_ID end >> {diary}"
     sessions = [arena.session() for _ in range(SESSIONS)]
     answers: dict[str, str] = {}
-    lock = threading.Lock()
+    lock, pause = threading.Lock(), threading.Event()
 
     store, broker = open_store(arena.server.url(arena.database)), arena.redis.broker()
     epoch = store.current_epoch()
@@ -71,7 +71,7 @@ def test_a_cancelled_run_was_never_executed_in_full(arena: Arena) -> None:
             )
             accepted = commit(store, [new], SubmitLimits())
             hear(broker, store, epoch, [one for one in accepted if isinstance(one, Accepted)])
-            time.sleep(chance.uniform(0, 0.02))
+            pause.wait(chance.uniform(0, 0.02))
             result = cancel(store, broker, epoch, run_id, None, by="race").result
             with lock:
                 answers[run_id] = result.value

@@ -184,10 +184,10 @@ def test_steps_and_progress_keep_a_silent_run_alive(client: Client) -> None:
         "import time",
         "for n in range(12):",
         '    _ = call("progress", percent=n * 6)',
-        "    time.sleep(0.25)",
+        "    time.sleep(0.4)",
         'print("done")',
     )
-    run = submit(client, told, agent="python", idle_timeout=1.5)
+    run = submit(client, told, agent="python", idle_timeout=3)
     ended = client.wait(run, timeout=40)
     assert (ended["status"], client.result(run)["output"]) == ("completed", "done\n"), ended
     assert any(event.type == "run.progress" for event in client.stream(run, timeout=5))
@@ -196,13 +196,13 @@ def test_steps_and_progress_keep_a_silent_run_alive(client: Client) -> None:
 @pytest.mark.parametrize("agent", ["python", "exec", "shell"])
 def test_a_run_waits_for_a_person_and_goes_on(client: Client, agent: str, directory: Path) -> None:
     """By the key in its environment, from an agent of each kind; a run that waits is not idle."""
-    dwell = 2.5 if agent == "python" else 0.0
+    idle, dwell = (3.0, 4.5) if agent == "python" else (None, 0.0)
     script = python('_ = call("wait", reason="may I?")', 'print("answer:", input())')
     if agent != "python":
         path = directory / f"waits-{agent}.py"
         path.write_text(script)
         script = f"{shutil.which('python3')} {path}"
-    run = submit(client, script, agent=agent, idle_timeout=1)
+    run = submit(client, script, agent=agent, idle_timeout=idle)
     eventually(lambda: client.run(run)["status"] == "waiting_tool", within=30)
     assert [(one["kind"], one["state"]) for one in client.steps(run)] == [("wait", "started")]
     eventually(lambda: client.run(run)["status"] != "waiting_tool" or waited(client, run) > dwell, within=20)

@@ -170,7 +170,7 @@ class Arena:
                 position=row["position"],
                 attempt=row["attempt"],
                 completed=row["status"] == "completed" and "lines" in (row["result"] or ""),
-                ordered=row["order_mode"] == "strict",
+                ordered=row["order_mode"] == "strict" and row["position"] > 0,
             )
             for row in runs
             if not sessions or row["session_id"] in sessions

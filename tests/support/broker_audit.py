@@ -9,16 +9,18 @@ from oah.adapters.redis import keys
 SHARD = keys.EPOCH.at().removesuffix("epoch")
 
 
-def shift_time(client: Any, ms: int) -> None:
-    """As if `ms` had passed: everything that is stamped lies that much earlier."""
-    for key in (keys.LEASES.at(), keys.DUE.at(), keys.HELD.at(), *client.keys(SHARD + "ready:since:*")):
+def shift_time(client: Any, ms: int, *, waits_only: bool = False) -> None:
+    """As if `ms` had passed: everything that is stamped lies that much earlier. `waits_only`: due times and ends of
+    holds, while leases stay as they are."""
+    waits = [keys.DUE.at(), keys.HELD.at()]
+    for key in waits if waits_only else [*waits, keys.LEASES.at(), *client.keys(SHARD + "ready:since:*")]:
         for member, score in client.zrange(key, 0, -1, withscores=True):
             if score != float("inf"):
                 client.zadd(key, {member: score - ms})
     for key in client.keys(SHARD + "session:*"):
         if not key.endswith(b":queue") and (until := client.hget(key, "until")):
             client.hset(key, "until", int(until) - ms)
-    for field in ("ticked_at", "opened_at"):
+    for field in () if waits_only else ("ticked_at", "opened_at"):
         if value := client.hget(keys.EPOCH.at(), field):
             client.hset(keys.EPOCH.at(), field, int(value) - ms)
 

@@ -183,6 +183,33 @@ def test_submit_passes_everything_on(call: Oah) -> None:
     assert api.asked[0].headers["idempotency-key"] == "k"
 
 
+def test_submit_passes_limits_on(call: Oah) -> None:
+    limits = ("--start-timeout", "1m", "--idle-timeout", "30", "--step-timeout", "500ms")
+    result, api = call("run", "submit", "ses_1", "x", *limits, routes=ACCEPT)
+    assert result.exit_code == 0
+    assert api.body() == {
+        "input": "x",
+        "start_timeout_seconds": 60.0,
+        "idle_timeout_seconds": 30.0,
+        "step_timeout_seconds": 0.5,
+    }
+
+
+def test_input_for_a_run_that_waits(call: Oah) -> None:
+    answer = {"id": "run_1", "status": "running", "delivery": "delivered"}
+    result, api = call("run", "input", "run_1", "-", routes={"POST /v1/runs/run_1/input": answer}, stdin="yes\n")
+    assert (result.exit_code, result.stdout) == (0, "run_1 delivered\n")
+    assert api.body() == {"input": "yes\n"}
+
+
+def test_steps(call: Oah) -> None:
+    step = {"number": 1, "attempt": 1, "kind": "tool", "name": "make", "state": "started", "outcome": None}
+    page = {"items": [{**step, "started_at": "2026-01-02T03:04:05Z", "ended_at": None}], "next_cursor": None}
+    result, _ = call("run", "steps", "run_1", routes={"GET /v1/runs/run_1/steps": page})
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1].split()[:5] == ["1", "1", "tool", "make", "started"]
+
+
 def test_submit_of_bytes_that_are_no_text_is_a_usage_error(call: Oah) -> None:
     result, api = call("run", "submit", "ses_1", "-", routes=ACCEPT, stdin=b"\xff\xfe")
     assert result.exit_code == 2

@@ -172,3 +172,13 @@ def test_without_a_command_help_comes_and_a_usage_error() -> None:
     result = CliRunner().invoke(oah, [])
     assert result.exit_code == 2
     assert "Commands:" in result.stderr
+
+
+def test_hooks_are_shown_as_they_are_written(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "hooks.toml"
+    file.write_text('[[hooks]]\nname = "a"\nwhen = "before_run"\ncommand = ["true"]\n')
+    monkeypatch.setenv("OAH_CONFIG", str(file))
+    answer = CliRunner().invoke(oah, ["config", "show", "--json"])
+    assert answer.exit_code == 0, answer.output
+    [shown] = [one for one in json.loads(answer.stdout)["items"] if one["name"] == "hooks"]
+    assert shown["value"] == [{"name": "a", "when": ["before_run"], "command": ["true"], "timeout_seconds": 10}]

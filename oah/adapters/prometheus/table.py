@@ -68,6 +68,15 @@ _RUNS = (
     _counter("oah_runs_submitted_total", "Runs accepted: their rows are committed", class_=_CLASS),
     _counter("oah_submits_refused_total", "Submits refused, by the code of the problem", code=None),
     _counter(
+        "oah_cancels_total", "Cancels asked for, by what they found", result=_of("removed", "signalled", "too_late")
+    ),
+    _counter(
+        "oah_steers_total",
+        "Texts said to working agents, by what became of them",
+        delivery=_of("delivered", "unverified", "unsupported", "missed"),
+    ),
+    _counter("oah_runs_stopped_total", "Active runs asked to stop for another", on_busy=_of("interrupt", "rollback")),
+    _counter(
         "oah_runs_started_total",
         "Attempts started, by why",
         class_=_READY_CLASS,
@@ -116,6 +125,14 @@ _LETTERS = (
         "Dead letters written, and what became of them",
         kind=_of("run", "message", "outbox", "poison"),
         what=_of("added", "evicted", "redriven", "purged"),
+    ),
+    _gauge("oah_jobs_queued", "Maintenance jobs that nobody has begun (leader)"),
+    _gauge("oah_jobs_running", "Maintenance jobs that were begun and are not over (leader)"),
+    _counter(
+        "oah_jobs_total",
+        "Maintenance jobs that ended (leader)",
+        kind=None,
+        outcome=_of("completed", "failed", "cancelled"),
     ),
     _gauge("oah_dead_letters_now", "Letters that are dead (leader)", kind=_of("run", "message", "outbox", "poison")),
     _counter(

@@ -50,7 +50,7 @@ class RqJobQueue:
     """See ``ports/jobs.py``. ``client``: a client of the Redis that carries them."""
 
     def __init__(self, client: Any, *, address: str = "the Redis of jobs") -> None:
-        self._address = address
+        self.address = address
         self.queue = Queue(
             QUEUE,
             connection=client,
@@ -65,7 +65,7 @@ class RqJobQueue:
         try:
             self._enqueue(task, subject, delay or timedelta(0))
         except (RedisError, OSError) as error:
-            raise Unavailable(f"{self._address}: {error}", code="redis_unreachable") from error
+            raise Unavailable(f"{self.address}: {error}", code="redis_unreachable") from error
 
     def _enqueue(self, task: str, subject: str, delay: timedelta) -> None:
         job_id = id_of(task, subject)

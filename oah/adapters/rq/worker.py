@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -106,11 +107,20 @@ class Scheduler(threading.Thread):
             self._scheduler.enqueue_scheduled_jobs()
 
 
-def work(worker: TaskWorker, tasks: RqJobQueue) -> None:
-    """Until SIGTERM or SIGINT, from the main thread; then the task at hand comes to its next pause."""
-    scheduler = Scheduler(tasks)
-    scheduler.start()
+def perform_tasks(tasks: RqJobQueue, handlers_of: Callable[[Callable[[], bool]], Handlers], *, name: str) -> None:
+    """Until SIGTERM or SIGINT, from the main thread; then the task at hand comes to its next pause. ``handlers_of``:
+    the handlers, which ask between two pauses whether they may go on. Raises Unavailable."""
+
+    def going_on() -> bool:
+        return not worker.stopping
+
     try:
-        worker.work(logging_level=None)
-    finally:
-        scheduler.stop()
+        worker = TaskWorker(tasks, handlers_of(going_on), name=name)
+        scheduler = Scheduler(tasks)
+        scheduler.start()
+        try:
+            worker.work(logging_level=None)
+        finally:
+            scheduler.stop()
+    except (RedisError, OSError) as error:
+        raise Unavailable(f"{tasks.address}: {error}", code="redis_unreachable") from error

@@ -5,6 +5,7 @@ Ordinary statements are SQLAlchemy Core; ``Transaction`` joins them with the hot
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC
@@ -41,7 +42,10 @@ class Aggregate:
     def _transaction(self, sessions_to_lock: Iterable[SessionId] = ()) -> Iterator[Transaction]:
         """A write transaction with these session rows locked, in id order."""
         with self._database.write() as connection:
-            yield Transaction(self._database, connection, sorted(set(sessions_to_lock)))
+            transaction = Transaction(self._database, connection, sorted(set(sessions_to_lock)))
+            yield transaction
+        for (kind, what), count in transaction.letters.items():
+            self._telemetry.count("oah_dead_letters_total", count, kind=kind, what=what)
 
 
 class Transaction:
@@ -54,6 +58,8 @@ class Transaction:
         self._insert = postgresql.insert if database.dialect == "postgresql" else sqlite.insert
         self.sessions: Mapping[str, Sequence[Any]] = self.hot.lock(ids) if ids else {}
         """The locked rows in the order of SESSION_COLUMNS."""
+        self.letters: Counter[tuple[str, str]] = Counter()
+        """Dead letters by kind and what became of them; counted once it is committed."""
 
     def look(self, session_id: SessionId) -> Look:
         """The session as this transaction has made it. Raises NotFound."""

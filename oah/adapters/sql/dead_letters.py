@@ -47,6 +47,7 @@ from oah.ports.jobs import JobFence, JobItem
 from oah.ports.store import Accepted, Page
 
 IS_DEAD = text(DEAD)
+LOOK = "look at it (oah dead-letter show), then purge it"
 SYSTEM = "system"
 """Who evicts: nobody asked for it."""
 COLUMNS = (
@@ -90,8 +91,6 @@ class DeadLetters(Aggregate):
             new = put(transaction, row, first_at=later(-(letter.failing_for // MICROSECOND)))
             if new:
                 _tell(transaction, letter.session_id, EventType.DEAD_LETTER_ADDED, letter.id, letter.kind, letter.code)
-        if new:
-            self._telemetry.count("oah_dead_letters_total", kind=letter.kind.value, what="added")
         return new
 
     def dead_letters(self, where: LetterFilter) -> Page[DeadLetter]:
@@ -147,9 +146,6 @@ class DeadLetters(Aggregate):
             done = [_done(transaction, each, workspace_id, work(by)) for each in wanted]
             if fence is not None:
                 _advance(transaction.connection, fence, done, what)
-        for each in done:
-            if each.code is None and each.kind is not None:
-                self._telemetry.count("oah_dead_letters_total", kind=each.kind.value, what=what)
         return done
 
     def evict_dead_letters(self, *, keep: int, since: timedelta | None, limit: int = 500) -> list[Evicted]:
@@ -165,8 +161,6 @@ class DeadLetters(Aggregate):
             if len(evicted) >= limit:
                 break
             evicted += self._evict(workspace_id, kind, keep=keep, limit=limit - len(evicted))
-        for each in evicted:
-            self._telemetry.count("oah_dead_letters_total", kind=each.kind.value, what="evicted")
         return evicted
 
     def _evict(self, workspace_id: str, kind: str, *, keep: int, limit: int) -> list[Evicted]:
@@ -185,6 +179,7 @@ class DeadLetters(Aggregate):
                 if not transaction.connection.execute(gone).rowcount:
                     continue
                 letter_kind = LetterKind(kind)
+                transaction.letters[kind, "evicted"] += 1
                 number = _tell(
                     transaction, row.session_id, EventType.DEAD_LETTER_EVICTED, row.id, letter_kind, row.code, keep=keep
                 )
@@ -225,7 +220,7 @@ def _done(transaction: Transaction, letter_id: str, workspace_id: WorkspaceId | 
         accepted = work(transaction, letter)
     except RequestError as error:
         savepoint.rollback()
-        return LetterDone(letter_id, error.code, error.message, kind=kind)
+        return LetterDone(letter_id, error.code, error.message, kind=kind, hint=error.hint)
     except BaseException:
         savepoint.rollback()
         raise
@@ -242,12 +237,13 @@ def _redrive(by: str) -> Work:
             _mark(transaction, letter, by=by)
             return None
         if letter.kind is not LetterKind.RUN:
-            raise Conflict(f"a letter of kind {letter.kind} cannot be redriven", code="not_redrivable")
+            raise Conflict(f"a letter of kind {letter.kind} cannot be redriven", code="not_redrivable", hint=LOOK)
         row = transaction.connection.execute(
             select(*picked(runs, RUN_COLUMNS)).where(runs.c.id == letter.subject)
         ).first()
         if row is None or letter.session_id not in transaction.sessions:
-            raise Conflict(f"the run of {letter.id} is not there any more", code="not_redrivable")
+            gone = f"the run of {letter.id} is not there any more"
+            raise Conflict(gone, code="not_redrivable", hint="its payload says how to submit it anew")
         return queue_again(transaction, run_of(row), by=by)
 
     return redrive
@@ -262,6 +258,7 @@ def _mark(transaction: Transaction, letter: DeadLetter, *, by: str) -> None:
     )
     if not marked.rowcount:
         raise Conflict(f"{letter.id} was redriven meanwhile", code="already_redriven")
+    transaction.letters[letter.kind.value, "redriven"] += 1
     _tell(transaction, letter.session_id, EventType.DEAD_LETTER_REDRIVEN, letter.id, letter.kind, letter.code, by=by)
     facts = {"workspace_id": letter.workspace_id, "kind": letter.kind.value, "subject": letter.subject}
     write_down(transaction, by, "dead_letter.redriven", letter.id, **facts)
@@ -272,6 +269,7 @@ def _purge(by: str) -> Work:
         gone = transaction.connection.execute(delete(dead_letters).where(dead_letters.c.id == letter.id))
         if not gone.rowcount:
             raise NotFound(f"no dead letter {letter.id}")
+        transaction.letters[letter.kind.value, "purged"] += 1
         _tell(transaction, letter.session_id, EventType.DEAD_LETTER_PURGED, letter.id, letter.kind, letter.code, by=by)
         facts = {"workspace_id": letter.workspace_id, "kind": letter.kind.value, "subject": letter.subject}
         write_down(transaction, by, "dead_letter.purged", letter.id, **{**facts, "state": letter.state.value})

@@ -132,12 +132,20 @@ class Deliveries(Aggregate):
         return Backlog(int(row[0]), timedelta(microseconds=max(0, row[1] or 0)), int(row[2]))
 
     def take_deliveries(self, webhook_id: str, *, limit: int, hold: timedelta) -> Round:
-        """Under the webhook's lock; what somebody is recording at this moment is passed over."""
+        """Looks before it writes: mostly nothing is due. Then under the webhook's lock; what somebody is recording at
+        this moment is passed over."""
+        try:
+            with self._database.read() as connection:
+                wait = _wait(connection, found_webhook(connection, webhook_id, None))
+            if wait is None or wait > timedelta(0):
+                return Round(webhook_id=webhook_id, wait=wait)
+            return self._taken(webhook_id, limit, hold)
+        except NotFound:
+            return Round(webhook_id=webhook_id)
+
+    def _taken(self, webhook_id: str, limit: int, hold: timedelta) -> Round:
         with self._database.write() as connection:
-            try:
-                webhook = locked(connection, webhook_id, None)
-            except NotFound:
-                return Round(webhook_id=webhook_id)
+            webhook = locked(connection, webhook_id, None)
             wait = _wait(connection, webhook)
             if wait is None or wait > timedelta(0):
                 return Round(webhook_id=webhook_id, wait=wait)
@@ -312,6 +320,7 @@ def _end_letter(transaction: Transaction, delivery_id: str, session_id: SessionI
         .values(state=LetterState.REDRIVEN.value, redriven_at=now(), redriven_by=by)
         .returning(dead_letters.c.id)
     ).scalar()
+    transaction.letters[LetterKind.OUTBOX.value, "redriven"] += letter is not None
     if letter is not None and session_id in transaction.sessions:
         assert session_id is not None  # it is among the locked ones
         data = {"dead_letter_id": letter, "kind": LetterKind.OUTBOX.value, "by": by}

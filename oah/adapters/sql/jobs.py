@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, case, func, insert, or_, select, update
 
 from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.audits import entry, record
-from oah.adapters.sql.columns import MICROSECOND, age_us, now
+from oah.adapters.sql.columns import MICROSECOND, age_us, later, now
 from oah.adapters.sql.governance_tables import job_items
 from oah.adapters.sql.governance_tables import jobs as table
 from oah.adapters.sql.pages import paged
 from oah.adapters.sql.text import cleaned_or_none, dumped, require_sound
 from oah.core.model.ids import WorkspaceId
 from oah.errors import LeaseError, NotFound
-from oah.ports.jobs import Job, JobFence, JobItem, JobState
+from oah.ports.jobs import Job, JobFence, JobFigures, JobItem, JobState
 from oah.ports.store import Page
 
 OPEN = (JobState.QUEUED.value, JobState.RUNNING.value)
 ERROR_CHARACTERS = 2_000
+LATENESS = timedelta(seconds=3)
+"""Of a commit, at most: an end is counted after it."""
 
 
 def advance(
@@ -184,6 +186,23 @@ class Jobs(Aggregate):
                 more = {"kind": ended.kind, "workspace_id": ended.workspace_id}
                 record(connection, [entry(by, "job.cancelled", job_id, more)])
             return ended
+
+    def job_figures(self, *, since: datetime | None) -> JobFigures:
+        """Up to a little before now: what ended at a moment may be committed a little later."""
+        still = select(table.c.state, func.count()).where(table.c.state.in_(OPEN)).group_by(table.c.state)
+        ended: dict[tuple[str, JobState], int] = {}
+        with self._database.read() as connection:
+            until = connection.execute(select(later(-(LATENESS // MICROSECOND)))).scalar_one()
+            found = {row[0]: int(row[1]) for row in connection.execute(still)}
+            if since is not None:
+                over = (
+                    select(table.c.kind, table.c.state, func.count())
+                    .where(table.c.ended_at > since, table.c.ended_at <= until)
+                    .group_by(table.c.kind, table.c.state)
+                )
+                ended = {(kind, JobState(state)): int(count) for kind, state, count in connection.execute(over)}
+        queued, running = (found.get(state, 0) for state in OPEN)
+        return JobFigures(queued=queued, running=running, ended=ended, until=until)
 
     def waiting_jobs(self, *, stale_for: timedelta, limit: int) -> list[str]:
         """Open jobs that nobody has been seen to hold for so long, oldest first."""

@@ -69,7 +69,9 @@ def put(transaction: Transaction, row: Mapping[str, Any], *, first_at: Any) -> b
             set_={**again, "attempts": dead_letters.c.attempts + statement.excluded.attempts},
         ).returning(dead_letters.c.id)
     ).scalar_one()
-    return bool(written == row["id"])
+    new = bool(written == row["id"])
+    transaction.letters[row["kind"], "added"] += new
+    return new
 
 
 def mark_redriven(transaction: Transaction, runs: Sequence[RunId], *, by: str) -> dict[RunId, str]:
@@ -85,11 +87,14 @@ def mark_redriven(transaction: Transaction, runs: Sequence[RunId], *, by: str) -
         .values(state=LetterState.REDRIVEN.value, redriven_at=now(), redriven_by=by)
         .returning(dead_letters.c.id, dead_letters.c.subject)
     )
-    return {RunId(row.subject): row.id for row in letters}
+    marked = {RunId(row.subject): str(row.id) for row in letters}
+    transaction.letters[LetterKind.RUN.value, "redriven"] += len(marked)
+    return marked
 
 
 def write_down(transaction: Transaction, by: str, action: str, letter_id: str, **data: Any) -> None:
-    """A row of the audit."""
+    """A row of the audit; what belongs to no workspace is about the deployment."""
+    data["workspace_id"] = data.get("workspace_id") or None
     record(transaction.connection, [entry(by, action, letter_id, data)])
 
 

@@ -57,7 +57,8 @@ class Limits(Aggregate):
         return [each for each in found if each is not None]
 
     def _due(self, statement: str, limit: int) -> list[Any]:
-        clock = "clock_timestamp()" if self._database.dialect == "postgresql" else "now_us()"
+        # A subquery is one value, which an index can be asked for; a volatile function would be compared row by row.
+        clock = "(SELECT clock_timestamp())" if self._database.dialect == "postgresql" else "(SELECT now_us())"
         with self._database.read() as connection:
             self._database.by_index(connection)
             return list(connection.execute(text(statement.format(now=clock)), {"limit": limit}))

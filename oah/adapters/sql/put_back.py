@@ -43,26 +43,31 @@ class Wish:
         return {"requeued_by": self.by, **{name: value for name, value in more.items() if value is not None}}
 
 
-def judged(transaction: Transaction, run_id: RunId, run: Run | None) -> Requeued:
-    """Whether a run may be put back, as it is under the lock."""
-    # A run that is not in a session that was locked came into the world after the look: it is not what was meant.
-    if run is None or run.session_id not in transaction.sessions:
+def states_of(transaction: Transaction) -> dict[SessionId, SessionState]:
+    """Of the sessions that are locked."""
+    return {session.id: session.state for session in map(session_of, transaction.sessions.values())}
+
+
+def judged(run_id: RunId, run: Run | None, states: Mapping[SessionId, SessionState]) -> Requeued:
+    """Whether a run may be put back. One whose session is not among those looked at came into the world after the
+    look: it is not what was meant."""
+    if run is None or run.session_id not in states:
         return Requeued(run_id, RequeueOutcome.NOT_FOUND)
     if not run.status.terminal:
         return Requeued(run_id, RequeueOutcome.INVALID_STATUS, run=run)
-    if session_of(transaction.sessions[run.session_id]).state is not SessionState.OPEN:
+    if states[run.session_id] is not SessionState.OPEN:
         return Requeued(run_id, RequeueOutcome.SESSION_CLOSED, run=run)
     return Requeued(run_id, RequeueOutcome.REQUEUED, run=run)
 
 
 def queue_again(transaction: Transaction, run: Run, *, by: str, reason: str | None = None) -> Accepted:
     """One, in a transaction that has read the run under its session's lock. Raises Conflict."""
-    match judged(transaction, run.id, run).outcome:
+    states = states_of(transaction)
+    match judged(run.id, run, states).outcome:
         case RequeueOutcome.INVALID_STATUS:
             raise Conflict(f"run {run.id} is {run.status}, not ended", code="run_requeue_invalid_status")
         case RequeueOutcome.SESSION_CLOSED:
-            state = session_of(transaction.sessions[run.session_id]).state
-            raise Conflict(f"session {run.session_id} is {state}", code="session_closed")
+            raise Conflict(f"session {run.session_id} is {states[run.session_id]}", code="session_closed")
         case _:
             pass
     [accepted] = put_back(transaction, [run], Wish(by, reason))

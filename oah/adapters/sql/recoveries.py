@@ -43,15 +43,7 @@ class Recoveries(Aggregate):
         if not writes:
             return []
         with self._transaction(write.owner.session_id for write in writes) as transaction:
-            replies = [self._recovered(transaction, write) for write in writes]
-        given_up = [write.action is RecoveryAction.QUARANTINE for write in writes]
-        buried = sum(
-            quarantined and reply.applied and reply.status is RunStatus.FAILED
-            for quarantined, reply in zip(given_up, replies, strict=True)
-        )
-        if buried:
-            self._telemetry.count("oah_dead_letters_total", buried, kind="run", what="added")
-        return replies
+            return [self._recovered(transaction, write) for write in writes]
 
     def _recovered(self, transaction: Transaction, write: RecoveryWrite) -> AfterRun:
         session_id = write.owner.session_id

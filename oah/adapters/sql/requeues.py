@@ -14,13 +14,14 @@ from sqlalchemy import Connection, Select, and_, bindparam, func, insert, or_, s
 from oah.adapters.sql.aggregate import Aggregate, Transaction
 from oah.adapters.sql.governance_tables import job_items, jobs
 from oah.adapters.sql.jobs import advance
-from oah.adapters.sql.put_back import Wish, judged, put_back, queue_again
+from oah.adapters.sql.put_back import Wish, judged, put_back, queue_again, states_of
 from oah.adapters.sql.rows import run_of
 from oah.adapters.sql.runs import EXCERPTS
 from oah.adapters.sql.tables import runs, sessions
 from oah.adapters.sql.text import require_sound
 from oah.core.model.ids import RunId, WorkspaceId
 from oah.core.model.run import Run
+from oah.core.model.session import SessionState
 from oah.errors import NotFound
 from oah.ports.jobs import JobFence
 from oah.ports.requeue import RequeueCount, Requeued, RequeueFilter, RequeueOutcome
@@ -61,8 +62,13 @@ class Requeues(Aggregate):
         wanted = list(dict.fromkeys(run_ids))
         with self._database.read() as connection:
             found = _found(connection, wanted, workspace_id)
+            if dry_run:
+                theirs = select(sessions.c.id, sessions.c.state)
+                rows = connection.execute(theirs.where(sessions.c.id.in_([run.session_id for run in found.values()])))
+                states = {row.id: SessionState(row.state) for row in rows}
+                return [judged(run_id, found.get(run_id), states) for run_id in wanted]
         with self._transaction(run.session_id for run in found.values()) as transaction:
-            done = _requeue(transaction, wanted, workspace_id, Wish(by, reason), dry_run=dry_run)
+            done = _requeue(transaction, wanted, workspace_id, Wish(by, reason))
         return [done[run_id] for run_id in wanted]
 
     def count_requeue(self, where: RequeueFilter, *, sample: int = 20) -> RequeueCount:
@@ -186,18 +192,12 @@ def _found(connection: Connection, run_ids: Sequence[str], workspace_id: Workspa
 
 
 def _requeue(
-    transaction: Transaction,
-    run_ids: Sequence[RunId],
-    workspace_id: WorkspaceId | None,
-    wish: Wish,
-    *,
-    dry_run: bool = False,
+    transaction: Transaction, run_ids: Sequence[RunId], workspace_id: WorkspaceId | None, wish: Wish
 ) -> dict[RunId, Requeued]:
     """Judge each under the lock, then put back all that may be, in their order inside each session."""
     found = _found(transaction.connection, run_ids, workspace_id)
-    done = {run_id: judged(transaction, run_id, found.get(run_id)) for run_id in run_ids}
-    if dry_run:
-        return done
+    states = states_of(transaction)
+    done = {run_id: judged(run_id, found.get(run_id), states) for run_id in run_ids}
     eligible = [found[run_id] for run_id, each in done.items() if each.outcome is RequeueOutcome.REQUEUED]
     eligible.sort(key=lambda run: (run.session_id, run.position))
     for accepted in put_back(transaction, eligible, wish):

@@ -101,7 +101,7 @@ class Retention(Aggregate):
         """One window, one transaction."""
         if what in (Aged.RUNS, Aged.RECORDINGS):
             raise Broken(f"{what} go with their blobs: aged_{what}")
-        with self._database.write() as connection:
+        with self._database.read() if dry_run else self._database.write() as connection:
             self._database.by_index(connection)
             cutoff = _cutoff(connection, age)
             if what is Aged.EVENTS:
@@ -111,7 +111,7 @@ class Retention(Aggregate):
     def aged_recordings(self, age: timedelta, *, after: Mark | None, limit: int) -> Recordings:
         """By the index of ended runs and the key of their attempts."""
         named = select(run_attempts.c.run_id, run_attempts.c.attempt, run_attempts.c.recording_blob)
-        with self._database.write() as connection:
+        with self._database.read() as connection:
             self._database.by_index(connection)
             window = _ended(connection, _cutoff(connection, age), after, limit=limit)
             ids = [row.id for row in window]
@@ -137,7 +137,7 @@ class Retention(Aggregate):
 
     def aged_runs(self, age: timedelta, *, after: Mark | None, limit: int, with_events: bool = False) -> AgedRuns:
         """By the index of ended runs; what keeps one is looked up by index as well."""
-        with self._database.write() as connection:
+        with self._database.read() as connection:
             self._database.by_index(connection)
             window = _ended(connection, _cutoff(connection, age), after, limit=limit)
             if not window:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, case, func, null, select, update
+from sqlalchemy import ColumnElement, Connection, Select, case, func, null, or_, select, update
 
 from oah.adapters.sql.aggregate import Aggregate, Transaction, after, picked
 from oah.adapters.sql.audits import entry, record
@@ -142,10 +142,12 @@ class Runs(Aggregate):
 
 
 def mark(transaction: Transaction, run_id: RunId, *, by: str, reason: StopReason) -> None:
-    """Ask the owner of an active run to end it; who asked first stays."""
+    """Ask the owner of an active run to end it. Who asked first stays; but a limit of one attempt, after which the run
+    may be tried again, gives way to somebody who does not want it any more."""
+    weaker = [] if reason.of_one_attempt else [each for each in StopReason if each.of_one_attempt]
     transaction.connection.execute(
         update(runs)
-        .where(runs.c.id == run_id, runs.c.cancel_requested_at.is_(None))
+        .where(runs.c.id == run_id, or_(runs.c.cancel_requested_at.is_(None), runs.c.stop_reason.in_(weaker)))
         .values(cancel_requested_at=now(), cancel_requested_by=by, stop_reason=reason)
     )
 

@@ -57,7 +57,7 @@ class RunRow(NamedTuple):
     due_at: datetime | None
     timeout_ms: int | None
     deadline_at: datetime | None
-    max_retries: int
+    max_retries: int | None
     order_mode: str
     start_timeout_us: int | None
     idle_timeout_ms: int | None
@@ -79,13 +79,15 @@ class Inserted(NamedTuple):
 
 
 class ActiveRow(NamedTuple):
-    """The active run of a session, as a submit finds it. ``stopping``: somebody has asked it to stop before."""
+    """The active run of a session, as a submit finds it. ``stopping``: somebody has asked it to stop before;
+    ``waiting``: it waits for somebody's answer."""
 
     run_id: str
     attempt: int
     worker_id: str | None
     stopping: bool
     voided: bool
+    waiting: bool
 
 
 class CommandRow(NamedTuple):

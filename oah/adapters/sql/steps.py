@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -70,7 +70,7 @@ class Steps(Aggregate):
     def wait_run(self, inside: Inside, reason: str, *, timeout: timedelta | None) -> Told:
         """The wait is a step, too: its row says since when and why."""
         require_sound(reason=reason)
-        with self._inside(inside) as (transaction, run):
+        with self._inside(inside, write="wait") as (transaction, run):
             if run.status is RunStatus.WAITING_TOOL:
                 return Told(run)
             _begin(transaction, run, NewStep(StepKind.WAIT, reason), timeout)
@@ -80,8 +80,18 @@ class Steps(Aggregate):
 
     def resume_run(self, inside: Inside) -> Told:
         """What it waited for is over."""
-        with self._inside(inside) as (transaction, run):
+        with self._inside(inside, write="resume") as (transaction, run):
             return _resume(transaction, run, {"by": inside.by} if inside.by else {})
+
+    def waits_for(self, runs: Sequence[RunId]) -> Mapping[RunId, Step]:
+        """By the key of the steps; an earlier attempt's wait stands before the later one's."""
+        if not runs:
+            return {}
+        c = run_steps.c
+        open_waits = (c.run_id.in_(runs), c.kind == StepKind.WAIT.value, c.ended_at.is_(None))
+        statement = select(*picked(run_steps, STEP_COLUMNS)).where(*open_waits).order_by(c.run_id, c.number)
+        with self._database.read() as connection:
+            return {step.run_id: step for step in map(step_of, connection.execute(statement))}
 
     def ask_input(self, inside: Inside, text: str, *, request_id: RunId) -> WorkerId | None:
         """Under the session's lock, so that it names the attempt that waits."""
@@ -125,7 +135,7 @@ class Steps(Aggregate):
             return transaction.append_event(session_id, kind, run_id=run_id, attempt=attempt, data=data)
 
     @contextmanager
-    def _inside(self, inside: Inside, *, active: bool = True) -> Iterator[tuple[Transaction, Run]]:
+    def _inside(self, inside: Inside, *, active: bool = True, write: str = "step") -> Iterator[tuple[Transaction, Run]]:
         """The run that may be written to, its session locked and read after the lock."""
         where = (runs.c.id == inside.run_id,)
         with self._database.read() as connection:
@@ -134,10 +144,11 @@ class Steps(Aggregate):
             raise NotFound(f"no run {inside.run_id}")
         with self._transaction([SessionId(row.session_id)]) as transaction:
             run = _read(transaction, inside.run_id)
-            if active and not run.status.active:
-                raise Conflict(f"the run is {run.status}", code="run_not_active")
             if active and not _ours(run, inside.fence):
-                raise Conflict("that attempt of the run is over", code="attempt_over")
+                self._telemetry.count("oah_writes_refused_total", write=write)
+                if run.status.active:
+                    raise Conflict("that attempt of the run is over", code="attempt_over")
+                raise Conflict(f"the run is {run.status}", code="run_not_active")
             yield transaction, run
 
 

@@ -165,7 +165,7 @@ class Batch:
             self._answers[index] = refusal
             return
         if steers and active is not None:
-            self._answers[index] = self._steer(new, active)
+            self._answers[index] = _wants_answer(active) if active.waiting else self._steer(new, active)
             return
         if new.on_busy.stops and active is not None:
             self._stopped[index] = self._stop(new, active, state)
@@ -348,6 +348,12 @@ def _waits(new: NewRun, state: SubmitSession, before: int) -> WaitCode | None:
     if state.session.holds:
         return WaitCode.SESSION_HELD
     return WaitCode.BEHIND_RUN if before else None
+
+
+def _wants_answer(active: ActiveRow) -> Conflict:
+    return Conflict(
+        f"run {active.run_id} waits for an answer", code="run_waiting", hint=f"oah run input {active.run_id} TEXT"
+    )
 
 
 def _key_conflict(key: str) -> Conflict:

@@ -151,7 +151,7 @@ def _item(act: Act, each: LetterDone) -> Document:
         "kind": each.kind,
         "outcome": outcome if each.code is None else "refused",
         "run_id": None if each.accepted is None else each.accepted.run.id,
-        "error": None if each.code is None else {"code": each.code, "message": each.message},
+        "error": None if each.code is None else {"code": each.code, "message": each.message, "hint": each.hint},
     }
 
 

@@ -159,6 +159,7 @@ def cancel_run(run_id: Named, desk: Desk, caller: Caller, body: CancelBody | Non
         by=caller.by,
         kill_after=None if body is None else body.kill_after,
     )
+    context.telemetry.count("oah_cancels_total", result=str(found.result))
     return answer({"id": found.run.id, "status": found.run.status, "result": found.result}, 202)
 
 

@@ -34,18 +34,24 @@ def submit(session_id: Named, body: RunBody, desk: Desk, caller: Caller, key: Id
     """Accept a run: when this is answered, its row is committed. With `on_busy=steer` the text may be said into the
     session's live run instead."""
     new = _prepare(desk, caller, body.asked(session_id, key))
+    if new.on_busy is OnBusy.STEER:
+        with desk.steering():
+            return _steer(desk, new)
+    return _answer(_accept(desk, new), {})
+
+
+def _steer(desk: ApiState, new: NewRun) -> Response:
     accepted = _accept(desk, new)
-    extra: Document = {}
     if accepted.steer is not None:
         delivery = _say(desk, accepted, accepted.steer)
+        if not accepted.replayed:
+            desk.context.telemetry.count("oah_steers_total", delivery=str(delivery))
         if delivery is Delivery.UNSUPPORTED:
             raise steer.refusal(new.session_id)
         if delivery is not Delivery.MISSED:
             return _answer(accepted, {"run_id": accepted.run.id, "delivery": delivery})
         accepted = _run_instead(desk, new, accepted.steer)
-    if new.on_busy is OnBusy.STEER:
-        extra = {"run_id": accepted.run.id, "delivery": "queued"}
-    return _answer(accepted, extra)
+    return _answer(accepted, {"run_id": accepted.run.id, "delivery": "queued"})
 
 
 def _answer(accepted: Accepted, extra: Document) -> Response:
@@ -61,8 +67,14 @@ def _accept(desk: ApiState, new: NewRun) -> Accepted:
         desk.context.telemetry.count("oah_submits_refused_total", code=accepted.code)
         raise accepted
     if new.on_busy.stops:
-        interrupt.make_way(desk.context.store, desk.context.broker, desk.epoch(), new, accepted)
+        _make_way(desk, new, accepted)
     return accepted
+
+
+def _make_way(desk: ApiState, new: NewRun, accepted: Accepted) -> None:
+    interrupt.make_way(desk.context.store, desk.context.broker, desk.epoch(), new, accepted)
+    if accepted.stopped is not None and not accepted.replayed:
+        desk.context.telemetry.count("oah_runs_stopped_total", on_busy=str(new.on_busy))
 
 
 def _say(desk: ApiState, accepted: Accepted, request: RunId) -> Delivery:
@@ -112,7 +124,7 @@ def submit_many(body: BatchBody, desk: Desk, caller: Caller) -> Response:
     accepted = desk.batches.submit(news)
     for new, one in zip(news, accepted, strict=True):
         if isinstance(one, Accepted) and new.on_busy.stops:
-            interrupt.make_way(desk.context.store, desk.context.broker, desk.epoch(), new, one)
+            _make_way(desk, new, one)
     answers = iter(accepted)
     results = [next(answers) if isinstance(one, NewRun) else one for one in prepared]
     return answer({"items": [_result(index, one) for index, one in enumerate(results)]}, 202)

@@ -18,7 +18,10 @@ take.
 * ``[[hooks]]`` ``name``, ``when``, ``command`` or ``url``, ``timeout_seconds``: called around its runs (hooks.py).
 * ``idle_timeout_seconds``: how long a turn may go without progress (no limit when left out); ``cpu_is_progress``:
 whether the processor time of its tree counts as progress.
+* ``steer``: whether a text may be typed to it while it works; it drops at the end of a turn what it did not read.
 * ``env``, ``rows``, ``cols``; ``failed_code``: error code of a turn whose status is not 0.
+
+A turn that its interrupt key has interrupted ends with a status other than 0: with 0 it was faster than the cancel.
 """
 
 from __future__ import annotations

@@ -90,6 +90,11 @@ class StopReason(StrEnum):
     STEP_TIMEOUT = "step_timeout"
     MODEL_TIMEOUT = "model_timeout"
 
+    @property
+    def of_one_attempt(self) -> bool:
+        """A limit asked for it: the run may be tried again."""
+        return self in (StopReason.STEP_TIMEOUT, StopReason.MODEL_TIMEOUT)
+
 
 class RecoveryStrategy(StrEnum):
     """What is wanted for a run whose worker is lost; the values of `OAH_STALE_RUN_RECOVERY_STRATEGY`."""

@@ -24,7 +24,7 @@ class WaitCode(StrEnum):
     """The reasons, each with the facts that `data` carries."""
 
     WAITING_INPUT = "waiting_input"
-    """Its agent waits for an answer."""
+    """Its agent waits for an answer. `asked`, `since`: what it said when it began to wait"""
     DELAYED = "delayed"
     """`until`"""
     RETRY_BACKOFF = "retry_backoff"

@@ -133,7 +133,7 @@ class Witness:
         """What is left where nothing should be."""
         found = [f"process {pid} lives: {processes.command(pid)[:120]}" for pid in self.agents()]
         with contextlib.suppress(AssertionError):
-            eventually(lambda: not self.keys_left(), within=20, every=0.5)
+            eventually(lambda: not self.keys_left(), within=60, every=0.5)
         found += [f"key left in Redis: {key} {self._content(key)}" for key in self.keys_left()]
         doctor = self.oah("doctor", "--direct", "--json")
         try:
@@ -264,12 +264,12 @@ def still_life(witness: Witness, client: Client, tell: Callable[[str], None]) ->
     waiting += [client.submit(delayed, "0.1", delay=3600)["id"] for _ in range(2)]
     active = client.submit(running, "60")["id"]
     behind = client.submit(running, "0.1")["id"]
-    eventually(lambda: client.run(active)["status"] == "running", within=40, every=0.1, what="one runs")
-    figures = witness.agreed_figures(within=25)
+    eventually(lambda: client.run(active)["status"] == "running", within=90, every=0.1, what="one runs")
+    figures = witness.agreed_figures(within=60)
     silent = [run for run in [*waiting, behind] if not client.run(run).get("wait_reason")]
     tell(f"still life: { {name: shown['sql'] for name, shown in figures.items()} }")
     for run in [*waiting, behind, active]:
         client.cancel(run)
     client.resume_session(held)
-    eventually(lambda: client.run(active)["status"] == "cancelled", within=40, every=0.1, what="it is cancelled")
+    eventually(lambda: client.run(active)["status"] == "cancelled", within=90, every=0.1, what="it is cancelled")
     return figures, silent

@@ -138,7 +138,7 @@ _WAYS = (f"{NEAR}.redis", f"{NEAR}.sql", f"{FAR}.redis", f"{FAR}.sql")
 _WEIGHTS = {
     Harm.KILL: 8,
     Harm.END: 4,
-    Harm.STOP: 5,
+    Harm.STOP: 7,
     Harm.KILL_HOST: 4,
     Harm.STOP_HOST: 2,
     Harm.REDIS_KEEPS: 1,
@@ -154,7 +154,7 @@ _WEIGHTS = {
     Harm.SQL_CLOCK: 1,
     Harm.DELAY: 3,
     Harm.LOSE: 4,
-    Harm.HOLE: 4,
+    Harm.HOLE: 6,
     Harm.CUT: 2,
 }
 _REST = {"redis": 2.0, "postgres": 2.0, "api": 3.0, "controller": 3.0, "worker": 5.0}
@@ -179,7 +179,7 @@ def _actions(chance: random.Random, seconds: float) -> list[Action]:
 
 def _length(chance: random.Random, left: float) -> float:
     """Mostly shorter than a lease, sometimes longer."""
-    long = chance.random() < 0.25
+    long = chance.random() < 0.35
     return min(chance.uniform(1.1, 2.0) * LEASE if long else chance.uniform(0.05, 0.8) * LEASE, max(left, 0.5))
 
 
@@ -218,7 +218,7 @@ def _action(chance: random.Random, at: float, length: float) -> Action:
 # --- what users ask for --------------------------------------------------------------------------------------------
 
 SESSIONS_PER_POOL = (("ledger", 5), ("shell", 3))
-RUNS_PER_SECOND = 5.5
+RUNS_PER_SECOND = 3.5
 
 
 def _conversations(chance: random.Random, seconds: float) -> list[Conversation]:
@@ -243,10 +243,10 @@ def _wishes(chance: random.Random, seconds: float, conversations: tuple[Conversa
 
 def _wish(chance: random.Random, number: int, at: float, session: int, shell: bool) -> Wish:
     """Mostly plain; each speciality for some."""
-    text = f"{chance.choice((0.05, 0.1, 0.2, 0.4, 0.8, 0.8, 2, 4)) * chance.uniform(0.8, 1.2):.3f}"
+    text = f"{chance.choice((0.05, 0.2, 0.4, 0.8, 0.8, 2, 4, 8, 10)) * chance.uniform(0.8, 1.2):.3f}"
     fields: dict[str, Any] = {"class": chance.choice(("interactive", "interactive", "subagent", "background"))}
     may, ordered, parent, cancel_after = set[str](), True, None, None
-    if not shell and chance.random() < 0.15:  # a warm shell rightly keeps what it has started
+    if not shell and chance.random() < 0.25:  # a warm shell rightly keeps what it has started
         text += " grandchild"
     if chance.random() < 0.1:
         fields["delay_seconds"] = round(chance.uniform(0.3, 4), 2)

@@ -71,16 +71,17 @@ RETURNING id, created_at, due_at, deferred, start_by
 """
 
 ACTIVE_RUN = """
-SELECT id, attempt, worker_id, cancel_requested_at IS NOT NULL, voided FROM runs
+SELECT id, attempt, worker_id, cancel_requested_at IS NOT NULL, voided, status = 'waiting_tool' FROM runs
 WHERE session_id = %(session)s AND status IN ('running', 'waiting_tool') LIMIT 1
 """
 
 STOP_RUN = """
+WITH was AS MATERIALIZED (SELECT cancel_requested_at IS NULL OR stop_reason IN ('step_timeout', 'model_timeout') AS free
+  FROM runs WHERE id = %(run)s)
 UPDATE runs SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),
-  cancel_requested_by = CASE WHEN cancel_requested_at IS NULL THEN %(by)s ELSE cancel_requested_by END,
-  stop_reason = CASE WHEN cancel_requested_at IS NULL THEN %(reason)s ELSE stop_reason END,
-  voided = voided OR %(void)s
-WHERE id = %(run)s
+  cancel_requested_by = CASE WHEN was.free THEN %(by)s ELSE cancel_requested_by END,
+  stop_reason = CASE WHEN was.free THEN %(reason)s ELSE stop_reason END, voided = voided OR %(void)s
+FROM was WHERE id = %(run)s
 """
 
 TELL = """

@@ -181,9 +181,8 @@ class SqliteExecution:
             self._cursor.execute(RELEASE, (fence.run_id,))
         outcome = "cancelled" if cancelled else "released"
         number = self._numbered(fence.session_id, 0 if cancelled else 1)
-        self._event(
-            fence.session_id, number, fence.run_id, fence.attempt, f"run.{outcome}", stop.data if cancelled else {}, now
-        )
+        data = stop.data if cancelled else {}
+        self._event(fence.session_id, number, fence.run_id, fence.attempt, f"run.{outcome}", data, now)
         self._cursor.execute(END_ATTEMPT, (now, outcome, None, None, fence.run_id, fence.attempt))
         self._cursor.execute(DISOWN, (fence.session_id, fence.token))
         self._cursor.execute(CLOSE, (now, fence.session_id))

@@ -44,13 +44,15 @@ ON CONFLICT (workspace_id, part) DO UPDATE SET queued = queued + excluded.queued
 
 
 ACTIVE_RUN = """
-SELECT id, attempt, worker_id, cancel_requested_at IS NOT NULL, voided FROM runs
+SELECT id, attempt, worker_id, cancel_requested_at IS NOT NULL, voided, status = 'waiting_tool' FROM runs
 WHERE session_id = ? AND status IN ('running', 'waiting_tool')
 """
 STOP_RUN = """
 UPDATE runs SET cancel_requested_at = coalesce(cancel_requested_at, now_us()),
-  cancel_requested_by = CASE WHEN cancel_requested_at IS NULL THEN ? ELSE cancel_requested_by END,
-  stop_reason = CASE WHEN cancel_requested_at IS NULL THEN ? ELSE stop_reason END, voided = voided OR ?
+  cancel_requested_by = CASE WHEN cancel_requested_at IS NULL OR stop_reason IN ('step_timeout', 'model_timeout')
+    THEN ? ELSE cancel_requested_by END,
+  stop_reason = CASE WHEN cancel_requested_at IS NULL OR stop_reason IN ('step_timeout', 'model_timeout')
+    THEN ? ELSE stop_reason END, voided = voided OR ?
 WHERE id = ?
 """
 COUNT_EVENT = "UPDATE sessions SET event_seq = event_seq + 1 WHERE id = ?"
@@ -99,7 +101,7 @@ class SqliteSubmit:
     def active_run(self, session: str) -> ActiveRow | None:
         """By the index of active runs."""
         row = self._cursor.execute(ACTIVE_RUN, (session,)).fetchone()
-        return None if row is None else ActiveRow(row[0], row[1], row[2], bool(row[3]), bool(row[4]))
+        return None if row is None else ActiveRow(row[0], row[1], row[2], bool(row[3]), bool(row[4]), bool(row[5]))
 
     def stop_run(self, run: str, by: str, reason: str, *, void: bool) -> None:
         """Under the write lock."""
