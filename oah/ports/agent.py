@@ -15,6 +15,7 @@ from typing import Protocol
 
 from oah.core.model.question import Question
 from oah.core.model.timeout import TimeoutReason
+from oah.core.policy.throttle import Outcome
 from oah.ports.commands import Delivery
 
 MAX_RESULT_BYTES = 1024 * 1024
@@ -58,13 +59,16 @@ class AgentSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRequest:
-    """One run's input. `timeout`: for this attempt, None = none. `deadline_in`: what is left of the run's deadline.
-    `idle`: how long there may be no progress; None: as the profile says. `ladder`: graces used for a cancel; a time-out
-    kills at once. `env`: what is the run's own and not the session's (its key, the API's address)."""
+    """One run's input. `command`: it may be a command of the program itself; else a text that the program would take
+    for one (a slash before a word) is refused. `timeout`: for this attempt, None = none. `deadline_in`: what is left of
+    the run's deadline. `idle`: how long there may be no progress; None: as the profile says. `ladder`: graces used for
+    a cancel; a time-out kills at once. `env`: what is the run's own and not the session's (its key, the API's
+    address)."""
 
     run_id: str
     attempt: int
     input: str
+    command: bool = False
     timeout: timedelta | None = None
     deadline_in: timedelta | None = None
     idle: timedelta | None = None
@@ -88,6 +92,10 @@ class TurnControl(Protocol):
     def idle_for(self, seen: timedelta) -> timedelta | None:
         """The terminal has shown no progress for `seen`: how long nothing else was heard from the run either, at most
         `seen`. None: that is not known yet, ask again."""
+
+    def answer(self, question: Question) -> str | None:
+        """What a policy says to a question that the program asks; None: it is for a person, the turn waits. Must be
+        cheap. Asked once per question that stands, at most a hundred times a turn."""
 
     def on_output(self, text: str) -> None:
         """Progress: new text of the answer, cleaned, in order, at most four calls a second. Must not block."""
@@ -116,7 +124,8 @@ class TurnResult:
     to close; False and not warm → call `close`.
     `recording`: blob key of this attempt's asciicast. `dropped_bytes`: output that no consumer saw in time (event
     `output_truncated`). `question`: of a `waiting` turn, and only of that; the agent lives, its recording stays open,
-    and everything else is empty: go on with `resume`, or `close`.
+    and everything else is empty: go on with `resume`, or `close`. `delivery`: whether the program was seen to take the
+    input; None where that is not looked at.
     """
 
     status: TurnStatus
@@ -131,6 +140,7 @@ class TurnResult:
     dropped_bytes: int = 0
     session_ref: str | None = None
     question: Question | None = None
+    delivery: Outcome | None = None
 
 
 class Agent(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import timedelta
 
+from oah.core.model.question import Question
 from oah.core.model.timeout import TimeoutReason
 
 
@@ -16,6 +17,9 @@ class HeldTurn:
         self._cancel = threading.Event()
         self._when = cancel_when
         self.shown: list[str] = []
+        self.asked: list[Question] = []
+        self.answers: list[str] = []
+        """What a policy would say, in this order."""
         self.over: TimeoutReason | None = None
         """Set it, and the turn ends with it."""
 
@@ -33,6 +37,10 @@ class HeldTurn:
 
     def idle_for(self, seen: timedelta) -> timedelta | None:
         return seen
+
+    def answer(self, question: Question) -> str | None:
+        self.asked.append(question)
+        return self.answers.pop(0) if self.answers else None
 
     def on_output(self, text: str) -> None:
         self.shown.append(text)

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from oah.core.model.ids import SessionId
+from oah.core.model.question import Question
 from oah.core.model.run import Outcome, Run, RunError, RunStatus
 from oah.core.model.session import HoldReason
 from oah.core.model.timeout import TimeoutReason
@@ -72,6 +73,10 @@ class _Control:
         self.asked_at = None
         heard = self.entry.heard_at
         return seen if heard is None else min(seen, timedelta(seconds=max(now - heard, 0.0)))
+
+    def answer(self, question: Question) -> str | None:
+        """Nobody answers for people yet."""
+        return None
 
     def on_output(self, text: str) -> None:
         size = len(text.encode("utf-8", "replace"))

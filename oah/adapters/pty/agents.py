@@ -9,11 +9,12 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 import oah
+from oah.adapters.pty.attendant import Attendant
 from oah.adapters.pty.cpu import cpu_seconds
 from oah.adapters.pty.hearing import Hearing
 from oah.adapters.pty.host import PtyHost
@@ -48,6 +49,7 @@ class Surroundings:
     path: str = _DEFAULT_PATH
     head_bytes: int = HEAD_BYTES
     tail_bytes: int = TAIL_BYTES
+    attendant: Attendant = field(default_factory=Attendant)
 
 
 class PtyAgent:
@@ -203,6 +205,7 @@ class PtyAgent:
             request,
             control,
             key=profile.interrupt_key,
+            again=profile.interrupt_again,
             limits=Limits(run=request.timeout, deadline=request.deadline_in, idle=request.idle or profile.idle),
             cpu_seconds=(lambda: cpu_seconds(process.tree)) if profile.cpu_is_progress else None,
         )
@@ -304,7 +307,7 @@ class PtyAgent:
         empty = True
         if process is not None:
             if self.alive() and grace > timedelta(0) and self.profile.quit:
-                self._ask_to_leave(process, grace)
+                self.ask_to_leave(process, grace)
             empty = self.around.host.kill(self.agent_id)
         self.finish_recording()
         self.leave()
@@ -317,7 +320,8 @@ class PtyAgent:
             self.process.terminal.close()
         self.discard()
 
-    def _ask_to_leave(self, process: PtyProcess, grace: timedelta) -> None:
+    def ask_to_leave(self, process: PtyProcess, grace: timedelta) -> None:
+        """Type what makes it leave, and wait for that."""
         try:
             process.terminal.write(self.profile.quit.encode() + b"\n", timedelta(seconds=1))
         except AgentError:

@@ -42,19 +42,30 @@ class Hearing:
         self._spooling = False
 
     def write(self, text: str) -> None:
-        """The next piece of decoded output."""
+        """The next piece of decoded output: answer and progress at once."""
         self._heard(text)
+        self.keep(text)
+        self.show(self._live.feed(text))
+
+    def keep(self, text: str) -> None:
+        """The next piece of the answer."""
         if not self._spooling and self._answer.characters + len(text) > MAX_RESULT_BYTES:
             self._spooling = True
             self._keep(self._answer.text())
         self._answer.feed(text)
         if self._spooling and self._spooled < SPOOL_CHARACTERS:
             self._keep(strip_escapes(text))
-        if self._shown_characters < PROGRESS_CHARACTERS:
-            shown = self._live.feed(text)[: PROGRESS_CHARACTERS - self._shown_characters]
-            self._shown_characters += len(shown)
-            self._shown.append(shown)
-            self.tick()
+
+    def show(self, text: str) -> None:
+        """Progress, as a person reads it."""
+        shown = text[: PROGRESS_CHARACTERS - self._shown_characters]
+        self._shown_characters += len(shown)
+        self._shown.append(shown)
+        self.tick()
+
+    def goes_to(self, on_output: Callable[[str], None]) -> None:
+        """Who is told of progress from now on."""
+        self._on_output = on_output
 
     def flush(self) -> None:
         """For pexpect."""

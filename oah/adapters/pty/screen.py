@@ -63,6 +63,8 @@ class ScreenModel:
         self._size = 0
         self._modes: dict[int, bool] = {}
         self._damaged = False
+        self._looked: Screen | None = None
+        self._looked_at = -1
         self.changes = 0
         """Grows with everything that may change the screen."""
 
@@ -75,9 +77,12 @@ class ScreenModel:
     def look(self) -> Screen:
         """The screen now."""
         with self._lock:
+            if self._looked is not None and self._looked_at == self.changes:
+                return self._looked
             self._draw()
             grid = self._on
-            return Screen(
+            self._looked_at = self.changes
+            self._looked = Screen(
                 lines=tuple(_line(grid, row) for row in range(grid.lines)),
                 columns=grid.columns,
                 row=grid.cursor.y,
@@ -88,6 +93,14 @@ class ScreenModel:
                 bracketed_paste=self._modes.get(_BRACKETED_PASTE, False),
                 damaged=self._damaged,
             )
+            return self._looked
+
+    def skipped(self) -> None:
+        """Output was lost: what comes next may begin in the middle of anything."""
+        with self._lock:
+            self._cleaner = Cleaner()
+            self._wait("\r\n")
+            self._damaged = True
 
     def resize(self, *, rows: int, columns: int) -> None:
         """The terminal has another size; the program will repaint."""

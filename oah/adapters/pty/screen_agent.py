@@ -1,41 +1,37 @@
 """A full-screen program: judged by its screens, given text in two phases, asked about when it asks.
 
-The slot thread pumps the terminal: what the program writes goes into the screen model, what the terminal answers goes
-back, and every key is pressed by this one thread, so that nothing interleaves. Every decision is a pure function of
-`core/dialogue`; here is only the loop around them.
+During a turn the slot thread looks after the terminal and presses every key, so that nothing interleaves; between
+turns, and while a turn waits for somebody, the attendant does. Every decision is a pure function of `core/dialogue`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
-from oah.adapters.pty.agents import PtyAgent, Surroundings
+from oah.adapters.pty.agents import DRAIN_SECONDS, PtyAgent, Surroundings
+from oah.adapters.pty.course import Course, Refused, shortened
 from oah.adapters.pty.matching import compiled
+from oah.adapters.pty.process import PtyProcess
 from oah.adapters.pty.screen import ScreenModel
 from oah.adapters.pty.screen_start import place_files
+from oah.adapters.pty.screen_terminal import SLICE, ScreenTerminal
 from oah.adapters.pty.watch import Watch
-from oah.core.dialogue import injection, turn
 from oah.core.dialogue.marker import input_fault
 from oah.core.dialogue.outcome import Facts
+from oah.core.dialogue.place import Place, place
 from oah.core.dialogue.profile import Profile
-from oah.core.dialogue.reading import Condition, Reading, read
-from oah.core.dialogue.reply import reply
+from oah.core.dialogue.reading import Condition
 from oah.core.dialogue.screen import Screen
 from oah.core.dialogue.screen_profile import ScreenProfile, screen_profile
-from oah.core.policy.throttle import Outcome, Throttle, after
-from oah.errors import AgentError, LeaseError, Unavailable
+from oah.core.policy.throttle import Throttle
+from oah.errors import AgentError, Conflict, LeaseError, Unavailable
 from oah.ports.agent import MAX_RESULT_BYTES, AgentSpec, TurnControl, TurnRequest, TurnResult, TurnStatus
 from oah.ports.terminal import ExitCause
 
-_READ = 65_536
-_SLICE = timedelta(seconds=0.1)
-"""Longest wait before a deadline or a cancel is looked at again."""
-
-_KEY = timedelta(seconds=2)
-_TYPING = timedelta(seconds=10)
 _LEAVES = timedelta(seconds=2)
 _INTERRUPTED = 130
 """Status of a turn that was interrupted and left a program that is ready again (as shells have it)."""
@@ -45,18 +41,41 @@ class ScreenAgent(PtyAgent):
     """ports.agent.Agent for profiles of kind `screen`."""
 
     _idle = False
+    _screen: ScreenTerminal | None = None
+    _course: Course | None = None
 
     def __init__(self, spec: AgentSpec, profile: Profile, around: Surroundings) -> None:
         super().__init__(spec, profile, around)
         self.rules: ScreenProfile = screen_profile(profile.tables, compiled, source=profile.source)
         self.model = ScreenModel(rows=profile.rows, columns=profile.cols)
         self.throttle = Throttle()
-        self._output_at = time.monotonic()
 
     @property
     def warm(self) -> bool:
         """See ports.agent.Agent."""
         return self._idle and self.alive()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a turn waits for somebody's answer."""
+        return self._course is not None and self.alive()
+
+    @property
+    def screen(self) -> ScreenTerminal:
+        """The terminal and what it shows."""
+        assert self._screen is not None
+        return self._screen
+
+    def snapshot(self) -> Screen:
+        """What the terminal shows now; any thread, at any time."""
+        return self.model.look()
+
+    def resize(self, *, rows: int, columns: int) -> None:
+        """Another size for program, screen and recording."""
+        self.model.resize(rows=rows, columns=columns)
+        self.running.terminal.resize(rows=rows, cols=columns)
+        if self.recording is not None:
+            self.recording.resized(rows=rows, cols=columns)
 
     # -- start ------------------------------------------------------------------------------------------------------
 
@@ -67,76 +86,139 @@ class ScreenAgent(PtyAgent):
         self.begin_recording()
         try:
             place_files(self.spec, self.rules.files)
-            self.spawn(self.profile.argv)
-            self._await_ready()
+            process = self.spawn(self.profile.argv)
+            self._screen = ScreenTerminal(process.terminal, self.model, self.rules)
+            self._await_ready(self._screen)
         except BaseException:
             empty = self.close(timedelta(0))
             if not empty:
                 raise AgentError("a failed start left processes", code="agent_unkillable") from None
             raise
         self._idle = True
+        self.around.attendant.keep(self)
 
-    def _await_ready(self) -> None:
+    def _await_ready(self, screen: ScreenTerminal) -> None:
         begun = time.monotonic()
         while True:
-            ended = not self.pump(_SLICE)
-            reading = self.read()
-            quiet = time.monotonic() - self._output_at
-            waited = time.monotonic() - begun
-            if reading.condition in (Condition.READY, Condition.ASKING):
-                if quiet >= self.rules.turn.settle.total_seconds():
-                    return
-            reason = self._start_failed(gone=ended)
-            if not reason and reading.condition is Condition.BLOCKED and quiet >= 1.0:
-                assert reading.dialog is not None
-                raise AgentError(f"{reading.dialog.name}: {_short(reading.dialog.text)}", code="agent_blocked")
-            if not reason and reading.condition is Condition.UNRECOGNISED:
-                if waited >= self.rules.release.total_seconds() and quiet >= self.rules.turn.settle.total_seconds():
-                    return
-            if not reason and waited >= self.profile.ready.total_seconds():
-                reason = f"not ready after {self.profile.ready.total_seconds():g} s"
-            if reason:
-                raise AgentError(f"{reason}: {_short(self.model.look().text) or '(no output)'}", code="agent_not_ready")
+            alive = screen.pump(SLICE)
+            found = self._place(screen)
+            waited = timedelta(seconds=time.monotonic() - begun)
+            if found in (Place.FREE, Place.TAKEN, Place.ASKS) or self._is_released(screen, waited):
+                return
+            self._check_start(screen, gone=not alive, blocked=found is Place.BLOCKED)
+            if waited >= self.profile.ready:
+                raise self._not_ready(f"not ready after {self.profile.ready.total_seconds():g} s")
 
-    def _start_failed(self, *, gone: bool) -> str:
+    def _place(self, screen: ScreenTerminal) -> Place:
+        turn = self.rules.turn
+        blind = self.rules.injection.blind
+        return place(screen.read(), quiet=screen.quiet, settle=turn.settle, rules=turn, blind=blind)
+
+    def _is_released(self, screen: ScreenTerminal, waited: timedelta) -> bool:
+        """A start that no rule recognises counts as ready one day; what it shows is asked about in the first turn."""
+        quiet = screen.quiet >= self.rules.turn.settle.total_seconds()
+        return quiet and waited >= self.rules.release and screen.read().condition is Condition.UNRECOGNISED
+
+    def _check_start(self, screen: ScreenTerminal, *, gone: bool, blocked: bool) -> None:
+        """Raises when it can never be ready."""
         process = self.running
         notice = process.wait(_LEAVES) if gone else process.exited()
+        if notice is None and not gone and not blocked:
+            return
+        if notice is None and blocked:
+            dialog = screen.read().dialog
+            said = f"{dialog.name}: {shortened(dialog.text)}" if dialog is not None else ""
+            raise AgentError(said, code="agent_blocked")
+        screen.drain(DRAIN_SECONDS)
         if notice is None:
-            return "the program gave its terminal up before it was ready" if gone else ""
+            raise self._not_ready("the program gave its terminal up before it was ready")
         if notice.cause in (ExitCause.DEADLINE, ExitCause.LATE):
             raise LeaseError("the deadman killed the agent while it started", code="fenced")
         if notice.cause is ExitCause.HOST_LOST:
             raise Unavailable("the PTY host was lost while the agent started", code="host_lost")
-        return f"the program ended before it was ready (exit status {notice.exit_code})"
+        raise self._not_ready(f"the program ended before it was ready (exit status {notice.exit_code})")
+
+    def _not_ready(self, reason: str) -> AgentError:
+        return AgentError(f"{reason}: {shortened(self.model.look().text) or '(no output)'}", code="agent_not_ready")
 
     # -- a turn -----------------------------------------------------------------------------------------------------
 
     def turn(self, request: TurnRequest, control: TurnControl) -> TurnResult:
         """See ports.agent.Agent."""
-        process = self.process
         fault = input_fault(request.input, limit=MAX_RESULT_BYTES)
-        if fault is not None or process is None:
+        if fault is not None or self.process is None:
             code, reason = fault or ("agent_lost", "the agent is not running")
             return self._refused(code, reason)
         if control.cancel_requested():
             return TurnResult(status=TurnStatus.CANCELLED, keep_warm=self.warm, recording=self.finish_recording())
         self._idle = False
-        self.place_run_env(request.env)
-        self.note_input(request.input)
-        watch = self.watch(process, request, control)
-        hearing = self.hearing(request, control, watch)
-        course = _Course(self, watch, control, hearing.write)
         try:
-            facts = course.run(request.input)
+            self.place_run_env(request.env)
         except AgentError as error:
+            return self.failed(error)
+        self.note_input(request.input)
+        watch = self.watch(self.process, request, control)
+        hearing = self.hearing(request, control, watch)
+        self._course = Course(self.screen, request, hearing, self.speech, self.throttle)
+        return self._drive(self._course, watch, control, None)
+
+    def resume(self, request: TurnRequest, answer: str | None, control: TurnControl) -> TurnResult:
+        """See ports.agent.Agent."""
+        if self._course is None:
+            raise Conflict("no turn of this agent waits", code="not_waiting")
+        if answer is not None:
+            self._course.check(answer)
+        return self._drive(self._course, self.watch(self.running, request, control), control, answer)
+
+    def _drive(self, course: Course, watch: Watch, control: TurnControl, answer: str | None) -> TurnResult:
+        self.around.attendant.hand_over(self)
+        course.begin(watch, control)
+        try:
+            if answer is not None:
+                course.answer(answer)
+            question = course.go()
+        except Refused as refusal:
             watch.refuse_fenced()
-            if process.exited() is None:
-                watch.kill()
-                facts = replace(self.facts(watch), fault=(error.code, error.message))
-            else:
-                facts = self.facts(watch)
-        result = self.conclude(watch, hearing, facts)
+            self._course, self._idle = None, True
+            self.around.attendant.keep(self)
+            return self._refused(refusal.code, refusal.message)
+        except AgentError as error:
+            return self._end(course, error)
+        finally:
+            self.speech.end()
+        if question is None:
+            return self._end(course, None)
+        self.around.attendant.keep(self)
+        return TurnResult(status=TurnStatus.WAITING, question=question)
+
+    def _end(self, course: Course, error: AgentError | None) -> TurnResult:
+        self._course, self.throttle = None, course.throttle
+        watch = course.watch
+        if error is not None:
+            watch.refuse_fenced()
+        if not course.over and not watch.killed:
+            self._after_end(course, error)
+        course.finish()
+        status = (_INTERRUPTED if watch.cancelled else 0) if course.over else None
+        facts = self.facts(watch, status=status)
+        if error is not None and (watch.killed or not facts.exited):
+            facts = replace(facts, fault=(error.code, error.message))
+        return self._concluded(course, facts)
+
+    def _after_end(self, course: Course, error: AgentError | None) -> None:
+        """The program has ended, has given its terminal up, or is not fit to go on."""
+        process = self.running
+        if process.wait(_LEAVES if error is None else timedelta(0)) is None:
+            course.watch.kill()
+        self.screen.drain(DRAIN_SECONDS)
+
+    def _concluded(self, course: Course, facts: Facts) -> TurnResult:
+        result = replace(self.conclude(course.watch, course.hearing, facts), delivery=course.delivery)
+        if self.speech.loose:  # or the next run would be given what was said to this one
+            result = replace(result, keep_warm=False)
         self._idle = result.keep_warm
+        if self._idle:
+            self.around.attendant.keep(self)
         return result
 
     def _refused(self, code: str, reason: str) -> TurnResult:
@@ -149,148 +231,34 @@ class ScreenAgent(PtyAgent):
             recording=self.finish_recording(),
         )
 
-    # -- terminal ---------------------------------------------------------------------------------------------------
+    # -- between turns ----------------------------------------------------------------------------------------------
 
-    def pump(self, timeout: timedelta) -> bool:
-        """Take what the program wrote, answer what it asks. False at the terminal's end."""
-        terminal = self.running.terminal
-        data = terminal.take(_READ, timeout)
-        if data is None:
-            return True
-        if not data:
-            return False
-        self._output_at = time.monotonic()
-        answers = self.model.feed(data)
-        if answers:
-            terminal.write(answers, _KEY)
-        return True
+    def on_words(self, call: Callable[[], None] | None) -> None:
+        """See attendant.Attended."""
+        if self.process is not None:
+            self.process.terminal.wake(call)
 
-    def press(self, key: bytes) -> None:
-        """Type a key. Raises AgentError."""
-        self.running.terminal.write(key, _KEY)
+    def attend(self) -> None:
+        """See attendant.Attended."""
+        if self._screen is not None:
+            with suppress(AgentError):
+                self._screen.catch_up()
 
-    def read(self) -> Reading:
-        """The judgement about the screen as it is."""
-        return read(self.model.look(), self.rules.screen)
+    def close(self, grace: timedelta) -> bool:
+        """See ports.agent.Agent."""
+        self.around.attendant.hand_over(self)
+        return super().close(grace)
 
-    @property
-    def output_at(self) -> float:
-        """When the program last wrote (monotonic seconds)."""
-        return self._output_at
-
-
-class _Course:
-    """One turn: give the text, follow it, say what was answered."""
-
-    def __init__(self, agent: ScreenAgent, watch: Watch, control: TurnControl, heard: Callable[[str], object]) -> None:
-        self._agent = agent
-        self._watch = watch
-        self._control = control
-        self._heard = heard
-        self._mark = 0
-        self._before = ""
-
-    def run(self, text: str) -> Facts:
-        """The facts. Raises AgentError for what the program does not take."""
-        agent, rules = self._agent, self._agent.rules
-        while agent.pump(timedelta(0)) and time.monotonic() - agent.output_at < 0.02:
-            pass  # what came while it was parked
-        screen = agent.model.look()
-        composer = read(screen, rules.screen).composer
-        self._mark = screen.scrolled + (composer.first if composer is not None else 0)
-        planned = injection.plan(text, rules.injection, bracketed=screen.bracketed_paste)
-        if isinstance(planned, str):
-            raise AgentError(planned, code="input_rejected")
-        self._before = self._reply(screen, planned.text)
-        ended = self._give(planned)
-        if ended is None:
-            return agent.facts(self._watch)
-        agent.throttle = after(agent.throttle, ended.outcome)
-        if ended.outcome is Outcome.FAILED:
-            raise AgentError(ended.reason, code="delivery_failed")
-        over = self._follow(planned.text)
-        answer = self._reply(agent.model.look(), planned.text)
-        if answer:
-            self._heard(answer)
-        if not over:
-            return agent.facts(self._watch)
-        self._leave_clean()
-        return agent.facts(self._watch, status=_INTERRUPTED if self._watch.cancelled else 0)
-
-    def _give(self, planned: injection.Plan) -> injection.Ended | None:
-        """Write the text once and follow it until it was taken. None: the turn ended meanwhile."""
-        agent, rules = self._agent, self._agent.rules.injection
-        self._pause(agent.throttle.delay.total_seconds() if agent.throttle.failed else 0.0)
-        for piece in planned.writes:
-            agent.running.terminal.write(piece, _TYPING)
-            agent.pump(timedelta(0))
-        delivery = injection.Delivery(planned, time.monotonic())
-        while not self._watch.over():
-            if not agent.pump(timedelta(seconds=0.05)):
-                return None
-            screen = agent.model.look()
-            shown = rules.blind and injection.is_shown(planned.text, screen, self._mark)
-            delivery, step = injection.step(
-                delivery, read(screen, agent.rules.screen), shown=shown, now=time.monotonic(), rules=rules
-            )
-            match step:
-                case injection.Submit():
-                    agent.press(rules.submit)
-                case injection.Ended():
-                    return step
-                case injection.Wait():
-                    pass
-        return None
-
-    def _follow(self, text: str) -> bool:
-        """Until the program waits for the next text (True), or the turn ends otherwise."""
-        agent, rules = self._agent, self._agent.rules.turn
-        state = turn.Turn(time.monotonic())
-        output_at = agent.output_at
-        while not self._watch.over():
-            if not agent.pump(_SLICE):
-                return False
-            now = time.monotonic()
-            if agent.output_at > output_at:
-                output_at = agent.output_at
-                state = turn.output(state, output_at)
-                self._watch.heard(agent.model.look().text)
-            screen = agent.model.look()
-            answered = self._reply(screen, text) != self._before
-            reading = read(screen, agent.rules.screen)
-            state, verdict = turn.judge(state, reading, answered=answered, now=now, rules=rules)
-            match verdict:
-                case turn.Over():
-                    return True
-                case turn.Asks(dialog=dialog):
-                    raise AgentError(f"{dialog.name}: {_short(dialog.text)}", code="agent_asks")
-                case turn.Going():
-                    pass
-        return False
-
-    def _reply(self, screen: Screen, text: str) -> str:
-        rules = self._agent.rules
-        return reply(screen, text, rules.reply, rules.screen.composer, mark=self._mark)
-
-    def _leave_clean(self) -> None:
-        """An interrupted program may have put our text back into its composer: the next one must not meet it."""
-        agent = self._agent
-        composer = agent.read().composer
-        if composer is not None and composer.draft and self._watch.cancelled:
-            agent.press(b"\x15")
-            end = time.monotonic() + 1.0
-            while time.monotonic() < end:
-                agent.pump(_SLICE)
-                composer = agent.read().composer
-                if composer is None or not composer.draft:
-                    return
-            self._watch.kill()
-
-    def _pause(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and not self._watch.over():
-            self._agent.pump(timedelta(seconds=min(0.05, max(end - time.monotonic(), 0))))
-
-
-def _short(text: str) -> str:
-    return " / ".join(line.strip() for line in text.splitlines() if line.strip())[-600:]
+    def ask_to_leave(self, process: PtyProcess, grace: timedelta) -> None:
+        """The submit key is pressed alone, as in a turn."""
+        text, submit = self.profile.quit, self.rules.injection.submit.decode()
+        keys = [text.removesuffix(submit), submit] if text.endswith(submit) else [text]
+        end = time.monotonic() + grace.total_seconds()
+        with suppress(AgentError):
+            for key in filter(None, keys):
+                self.screen.press(key.encode())
+                self.screen.pump(SLICE)
+            while process.exited() is None and time.monotonic() < end and self.screen.pump(SLICE):
+                pass
+            self.screen.drain(0.2)
+        process.wait(timedelta(seconds=max(end - time.monotonic(), 0)))

@@ -26,8 +26,8 @@ _SEEN_CHARACTERS = 65536
 _BLANK = re.compile(r"\s+")
 
 
-class _Said:
-    """One text."""
+class Said:
+    """One text, `typed_at` (monotonic seconds) and what became of it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -43,8 +43,8 @@ class Speech:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._listens = False
-        self._waiting: deque[_Said] = deque()
-        self._typed: list[_Said] = []
+        self._waiting: deque[Said] = deque()
+        self._typed: list[Said] = []
         self.loose = False
         """Of the last turn: a text may lie unread in the terminal."""
 
@@ -52,7 +52,7 @@ class Speech:
 
     def say(self, text: str, timeout: timedelta) -> Delivery:
         """See ports.agent.Agent."""
-        said = _Said(text)
+        said = Said(text)
         with self._changed:
             if not self._changed.wait_for(lambda: self._listens, timeout.total_seconds()):
                 return Delivery.MISSED
@@ -76,20 +76,27 @@ class Speech:
 
     def step(self, terminal: Terminal) -> None:
         """Type what waits. Blocks for as long as the program does not read, at most two seconds a text."""
-        while True:
-            with self._changed:
-                if not self._waiting:
-                    return
-                said = self._waiting.popleft()
-                said.typed_at = time.monotonic()
-                self._typed.append(said)
+        while (said := self.next()) is not None:
             try:
                 terminal.write(_line(said.text, canonical=terminal.canonical()), _TYPING)
             except AgentError as error:
                 gone = error.code in ("agent_gone", "line_too_long")
-                self._settle(said, Delivery.MISSED if gone else Delivery.UNVERIFIED)
-                if gone:
-                    self._typed.remove(said)
+                self.settle(said, Delivery.MISSED if gone else Delivery.UNVERIFIED)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a text waits to be typed."""
+        return bool(self._waiting)
+
+    def next(self) -> Said | None:
+        """The next text to type; whoever takes it types it, or settles it as missed."""
+        with self._changed:
+            if not self._waiting:
+                return None
+            said = self._waiting.popleft()
+            said.typed_at = time.monotonic()
+            self._typed.append(said)
+            return said
 
     def heard(self, text: str) -> None:
         """What the terminal shows."""
@@ -100,7 +107,7 @@ class Speech:
             if said.delivery is None and said.proof:
                 said.seen = (said.seen + shown)[-_SEEN_CHARACTERS:]
                 if said.proof in said.seen:
-                    self._settle(said, Delivery.DELIVERED)
+                    self.settle(said, Delivery.DELIVERED)
 
     def end(self) -> None:
         """The turn is over: what was not typed was missed."""
@@ -117,9 +124,12 @@ class Speech:
             self._typed.clear()
             self._changed.notify_all()
 
-    def _settle(self, said: _Said, delivery: Delivery) -> None:
+    def settle(self, said: Said, delivery: Delivery) -> None:
+        """What became of it. A text that was missed was never typed."""
         with self._changed:
             said.delivery = said.delivery or delivery
+            if delivery is Delivery.MISSED:
+                self._typed.remove(said)
             self._changed.notify_all()
 
 

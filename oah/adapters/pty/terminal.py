@@ -50,6 +50,7 @@ class PtyTerminal:
         self._ended = False
         self._closed = False
         self._sink: OutputSink | None = None
+        self._woken: Callable[[], None] | None = None
         self._on_close: Callable[[PtyTerminal], None] = lambda _: None
 
     # -- consumer ---------------------------------------------------------------------------------------------------
@@ -77,8 +78,8 @@ class PtyTerminal:
             self._size -= len(chunk)
         return b"".join(taken)
 
-    def write(self, data: bytes, timeout: timedelta) -> None:
-        """See ports.terminal.Terminal."""
+    def write(self, data: bytes, timeout: timedelta, *, stop: Callable[[], bool] = lambda: False) -> None:
+        """See ports.terminal.Terminal. `stop`: asked while the program does not read; True: give up at once."""
         self._check_lines(data)
         end = time.monotonic() + timeout.total_seconds()
         done = 0
@@ -88,7 +89,7 @@ class PtyTerminal:
             if written:
                 continue
             left = end - time.monotonic()
-            if left <= 0:
+            if left <= 0 or stop():
                 raise AgentError(
                     f"the program read {done} of {len(data)} bytes within {timeout.total_seconds():g} s",
                     code="agent_not_reading",
@@ -128,6 +129,11 @@ class PtyTerminal:
                 code="line_too_long",
             )
         self._line = lengths[-1]
+
+    def wake(self, call: Callable[[], None] | None) -> None:
+        """Call this, in the reader thread, whenever there is something to take (None = nobody). It must not block."""
+        with self._filled:
+            self._woken = call
 
     # -- the terminal itself ----------------------------------------------------------------------------------------
 
@@ -221,7 +227,7 @@ class PtyTerminal:
                     data = b""
                 if not data:
                     self._ended = True
-                    self._filled.notify_all()
+                    self._notify()
                     return False
                 self._keep(data)
         return True
@@ -235,7 +241,12 @@ class PtyTerminal:
             dropped = self._chunks.popleft()
             self._size -= len(dropped)
             self._dropped += len(dropped)
+        self._notify()
+
+    def _notify(self) -> None:
         self._filled.notify_all()
+        if self._woken is not None:
+            self._woken()
 
 
 class Reader:

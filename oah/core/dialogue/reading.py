@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from oah.core.dialogue.screen import Screen
-from oah.core.model.question import Choice, DialogKind
+from oah.core.model.question import Choice, DialogKind, Question
 
 
 class Found(Protocol):
@@ -44,12 +44,14 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialogRule:
-    """Lines that must all be near the bottom. `choice`: a line that offers one, group 1 its key, group 2 its words."""
+    """Lines that must all be near the bottom. `choice`: a line that offers one, group 1 its key, group 2 its words.
+    `free`: any text is an answer."""
 
     name: str
     kind: DialogKind
     lines: tuple[Pattern, ...]
     choice: Pattern | None = None
+    free: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,17 @@ class Dialog:
     kind: DialogKind
     text: str
     choices: tuple[Choice, ...]
+    free: bool = False
+
+    @property
+    def question(self) -> Question:
+        """What somebody is asked."""
+        return Question(name=self.name, kind=self.kind, text=self.text, choices=self.choices, free=self.free)
+
+
+def unknown(screen: Screen) -> Question:
+    """What somebody is asked about a screen that no rule recognises: to look at it, and to type."""
+    return Question(name="unknown", kind=DialogKind.QUESTION, text=screen.text, free=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +200,8 @@ def _busy(screen: Screen, rules: ScreenRules, composer: Composer | None) -> bool
 def _dialog(rule: DialogRule, bottom: Sequence[str]) -> Dialog | None:
     if not all(any(pattern.search(line) for line in bottom) for pattern in rule.lines):
         return None
-    return Dialog(
-        rule.name, rule.kind, "\n".join(line.strip(_FRAME) for line in bottom).strip(), _choices(rule, bottom)
-    )
+    text = "\n".join(line.strip(_FRAME) for line in bottom).strip()
+    return Dialog(rule.name, rule.kind, text, _choices(rule, bottom), rule.free)
 
 
 _FRAME = " │╭╮╰╯─┌┐└┘"

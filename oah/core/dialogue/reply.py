@@ -29,8 +29,6 @@ def reply(screen: Screen, text: str, rules: ReplyRules, composer: ComposerRule, 
     """What the program said to `text`. `mark`: the line (counted from the first that ever was) from which on it was
     given; a program on its other screen counts anew with each repaint, so there it says nothing."""
     lines = list(screen.lines if screen.alternate else screen.since(mark))
-    if not screen.alternate and mark > screen.scrolled:
-        lines = lines[mark - screen.scrolled :]
     found = find_composer(screen, composer)
     if found is not None:
         above = found.first - (1 if composer.above is not None else 0)

@@ -36,10 +36,10 @@ class Screen:
         """Index of the last line that is not blank, -1 when all are."""
         return next((index for index in range(len(self.lines) - 1, -1, -1) if self.lines[index].strip()), -1)
 
-    def since(self, scrolled: int) -> tuple[str, ...]:
-        """What has scrolled away since `scrolled` lines had, as far as it is kept, and all that is visible."""
-        gone = min(max(self.scrolled - scrolled, 0), len(self.above))
-        return (*self.above[len(self.above) - gone :], *self.lines)
+    def since(self, mark: int) -> tuple[str, ...]:
+        """The lines from `mark` on (counted from the first that ever was), as far as they are kept."""
+        gone = min(max(self.scrolled - mark, 0), len(self.above))
+        return (*self.above[len(self.above) - gone :], *self.lines[max(mark - self.scrolled, 0) :])
 
 
 def folded(text: str) -> str:

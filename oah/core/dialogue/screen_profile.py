@@ -3,12 +3,14 @@
 Tables of the profile (`kind = "screen"`), all but `screen.composer.start` optional:
 
 * ``[screen]`` ``busy``: lines that are there while it works; ``near``: how many lines count as the bottom;
-  ``settle_seconds``; ``ready_without``: a start that is never recognised counts as ready after so many seconds.
+  ``settle_seconds``, ``unseen_seconds``, ``unknown_seconds`` (0: never): see `turn.TurnRules`; ``ready_without``: a
+  start that is never recognised counts as ready after so many seconds.
 * ``[screen.composer]`` ``start``, ``above``, ``end``, ``never``, ``hints``, ``footer``, ``at_cursor``: see
   `reading.ComposerRule`.
-* ``[[screen.dialogs]]`` ``name``, ``kind``, ``lines``, ``choice``, ``keys``: what to type for a choice (default: its
-  key).
-* ``[screen.submit]`` ``key``, ``commands``, ``multiline``, ``placeholders``, ``blind``: see `injection.InjectionRules`.
+* ``[[screen.dialogs]]`` ``name``, ``kind``, ``lines``, ``choice``, ``free``: see `reading.DialogRule`; ``keys``: what
+  to type for a choice (default: its key).
+* ``[screen.submit]`` ``key``, ``clear``, ``commands``, ``guard``, ``multiline``, ``placeholders``, ``blind``,
+  ``window_seconds``, ``patience_seconds``: see `injection.InjectionRules`.
 * ``[screen.reply]`` ``echo``, ``begin``, ``noise``, ``stop``: see `reply.ReplyRules`.
 * ``[[files]]`` ``path`` (below HOME), ``text``: written before the start unless it is there; ``{cwd}`` and ``{home}``
   are replaced.
@@ -16,18 +18,19 @@ Tables of the profile (`kind = "screen"`), all but `screen.composer.start` optio
   go on with one; ``capture``: a pattern whose group 1 is its name, looked for on the screen when it ends; ``record``:
   the program's own file of the conversation (a glob below HOME, ``{ref}``); ``refused``: lines that say that it cannot
   go on.
-* ``[headless]`` ``argv``, ``resume``: one process per run that reads ``{input}`` and writes JSON; ``reply``, ``ref``,
-  ``error``: where in it (dotted) they stand; ``lines``: it writes one document a line.
+* ``[headless]`` ``argv``, ``resume``: one process per run that is given ``{input}``; ``reply``, ``ref``, ``error``:
+  where in its JSON they stand (`headless.Spot`; without ``reply`` all it writes is the reply); ``env``: for this mode.
 * ``[version]`` ``argv``, ``known``: how it says its version, and which prefixes of it the rules were made for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from oah.core.dialogue.headless import Spot, spot
 from oah.core.dialogue.injection import InjectionRules
 from oah.core.dialogue.reading import ComposerRule, DialogRule, Pattern, ScreenRules
 from oah.core.dialogue.reply import ReplyRules
@@ -62,14 +65,15 @@ class ResumeRules:
 
 @dataclass(frozen=True, slots=True)
 class HeadlessRules:
-    """The program without a screen: one process a run, JSON on its output."""
+    """The program without a screen: one process a run, JSON on its output. `resume`: arguments of a run that goes on
+    with a conversation; without ``{ref}`` in them the program goes on with its last one."""
 
     argv: tuple[str, ...]
     resume: tuple[str, ...] = ()
-    reply: str = ""
-    ref: str = ""
-    error: str = ""
-    lines: bool = False
+    reply: Spot | None = None
+    ref: Spot | None = None
+    error: Spot | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +117,12 @@ class _Table:
             raise _invalid(self._source, f"{self.where}.{key} must be a list of strings")
         return tuple(value)
 
+    def words(self, key: str) -> Mapping[str, str]:
+        value = self.take(key, Mapping, {})
+        if not all(isinstance(each, str) for each in value.values()):
+            raise _invalid(self._source, f"{self.where}.{key} must be a table of strings")
+        return dict(value)
+
     def table(self, key: str) -> _Table:
         return _Table(self.take(key, Mapping, {}), f"{self.where}.{key}", self._source)
 
@@ -146,7 +156,7 @@ def screen_profile(table: Mapping[str, Any], compile_: Compile, *, source: str) 
         screen=rules,
         injection=_injection(screen.table("submit"), patterns),
         reply=_reply(screen.table("reply"), patterns),
-        turn=TurnRules(settle=timedelta(seconds=screen.take("settle_seconds", (int, float), 0.8))),
+        turn=_turn(screen, blind=rules.composer.at_cursor),
         keys=keys,
         files=tuple(_file(each) for each in top.tables("files")),
         resume=_resume(top.table("resume"), patterns) if "resume" in table else None,
@@ -203,6 +213,7 @@ def _dialog(table: _Table, patterns: _Patterns, keys: dict[str, Mapping[str, str
         kind=DialogKind(kind),
         lines=patterns.all(table.texts("lines")),
         choice=patterns.one(table.take("choice", str, "")),
+        free=table.flag("free"),
     )
     if not rule.lines:
         raise table.missing("lines")
@@ -210,13 +221,26 @@ def _dialog(table: _Table, patterns: _Patterns, keys: dict[str, Mapping[str, str
     return rule
 
 
+def _turn(table: _Table, *, blind: bool) -> TurnRules:
+    unknown = table.take("unknown_seconds", (int, float), 0 if blind else 20)
+    return TurnRules(
+        settle=timedelta(seconds=table.take("settle_seconds", (int, float), 0.8)),
+        unseen=timedelta(seconds=table.take("unseen_seconds", (int, float), 10)),
+        unknown=timedelta(seconds=unknown) if unknown > 0 else None,
+    )
+
+
 def _injection(table: _Table, patterns: _Patterns) -> InjectionRules:
     rules = InjectionRules(
         submit=table.take("key", str, "\r").encode(),
+        clear=table.take("clear", str, "\x15").encode(),
         commands=table.take("commands", str, ""),
+        guard=table.take("guard", str, ""),
         multiline=table.flag("multiline"),
         placeholders=patterns.all(table.texts("placeholders")),
         blind=table.flag("blind"),
+        window=timedelta(seconds=table.take("window_seconds", (int, float), 5)),
+        patience=timedelta(seconds=table.take("patience_seconds", (int, float), 10)),
     )
     table.end()
     return rules
@@ -256,14 +280,21 @@ def _resume(table: _Table, patterns: _Patterns) -> ResumeRules:
     return rules
 
 
+def _spot(table: _Table, key: str) -> Spot | None:
+    try:
+        return spot(table.take(key, str, ""))
+    except ValueError as error:
+        raise table.missing(f"{key}: {error}") from None
+
+
 def _headless(table: _Table) -> HeadlessRules:
     rules = HeadlessRules(
         argv=table.texts("argv"),
         resume=table.texts("resume"),
-        reply=table.take("reply", str, ""),
-        ref=table.take("ref", str, ""),
-        error=table.take("error", str, ""),
-        lines=table.flag("lines"),
+        reply=_spot(table, "reply"),
+        ref=_spot(table, "ref"),
+        error=_spot(table, "error"),
+        env=table.words("env"),
     )
     if not rules.argv:
         raise table.missing("argv")

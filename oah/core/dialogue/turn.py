@@ -17,20 +17,26 @@ from oah.core.dialogue.reading import Condition, Dialog, Reading
 @dataclass(frozen=True, slots=True)
 class TurnRules:
     """`settle`: quiet after which a ready screen is over (the longest silence of a working program was measured at
-    0.4 s). `asked`: how long a dialog must stand before somebody is asked. `unseen`: quiet after which a turn is over
-    of which nothing was seen, neither work nor an answer."""
+    0.4 s). `asked`: how long a dialog must stand before somebody is asked; `repeat`: and one that has been answered
+    and still stands. `unseen`: quiet after which a turn is over of which nothing was seen, neither work nor an answer.
+    `unknown`: quiet after which somebody is asked about a screen that no rule recognises; None: never (programs that
+    work in silence)."""
 
     settle: timedelta = timedelta(milliseconds=800)
     asked: timedelta = timedelta(milliseconds=500)
+    repeat: timedelta = timedelta(seconds=5)
     unseen: timedelta = timedelta(seconds=10)
+    unknown: timedelta | None = timedelta(seconds=20)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn since its submit. Moments are seconds of a monotonic clock. `changed_at`: the last output or key."""
+    """One turn since its submit. Moments are seconds of a monotonic clock. `changed_at`: the last output or key.
+    `answered`: the text of the dialog that was answered last."""
 
     changed_at: float
     worked: bool = False
+    answered: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +53,17 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """The program waits for an answer of somebody, or cannot go on."""
+    """The program waits for an answer of somebody, or cannot go on. `dialog` None: no rule knows what it shows."""
 
-    dialog: Dialog
+    dialog: Dialog | None
 
 
-Verdict = Going | Over | Asks
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Ready and quiet, but neither work nor an answer was ever seen."""
+
+
+Verdict = Going | Over | Asks | Unseen
 
 
 def output(turn: Turn, now: float) -> Turn:
@@ -65,23 +76,36 @@ def key(turn: Turn, now: float) -> Turn:
     return replace(turn, changed_at=max(turn.changed_at, now))
 
 
+def replied(turn: Turn, dialog: Dialog | None, now: float) -> Turn:
+    """Somebody's answer to this dialog was typed."""
+    return replace(key(turn, now), answered=dialog.text if dialog is not None else "")
+
+
 def judge(turn: Turn, reading: Reading, *, answered: bool, now: float, rules: TurnRules) -> tuple[Turn, Verdict]:
     """What the screen says now. `answered`: a reply stands there that did not before the submit."""
     quiet = now - turn.changed_at
     match reading.condition:
         case Condition.WORKING:
-            return replace(turn, worked=True), Going(rules.settle.total_seconds())
+            return replace(turn, worked=True, answered=None), Going(rules.settle.total_seconds())
         case Condition.ASKING | Condition.BLOCKED:
             assert reading.dialog is not None  # only a dialog makes these
-            left = rules.asked.total_seconds() - quiet
+            patience = rules.repeat if reading.dialog.text == turn.answered else rules.asked
+            left = patience.total_seconds() - quiet
             return turn, Going(left) if left > 0 else Asks(reading.dialog)
         case Condition.READY:
-            left = rules.settle.total_seconds() - quiet
-            idle = reading.composer is not None and not reading.composer.draft
-            seen = turn.worked or answered or quiet >= rules.unseen.total_seconds()
-            if left <= 0 and idle and seen:
-                return turn, Over()
-            return turn, Going(max(left, 0.05))
+            return turn, _ready(turn, reading, answered=answered, quiet=quiet, rules=rules)
         case Condition.UNRECOGNISED:
-            return turn, Going(rules.settle.total_seconds())
+            if rules.unknown is None:
+                return turn, Going(rules.settle.total_seconds())
+            left = rules.unknown.total_seconds() - quiet
+            return turn, Going(left) if left > 0 else Asks(None)
     assert_never(reading.condition)
+
+
+def _ready(turn: Turn, reading: Reading, *, answered: bool, quiet: float, rules: TurnRules) -> Verdict:
+    left = rules.settle.total_seconds() - quiet
+    if left > 0 or reading.composer is None or reading.composer.draft:
+        return Going(max(left, 0.05))
+    if turn.worked or answered:
+        return Over()
+    return Unseen() if quiet >= rules.unseen.total_seconds() else Going(0.05)
