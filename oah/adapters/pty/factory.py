@@ -7,16 +7,20 @@ from collections.abc import Mapping
 
 from oah.adapters.pty.agents import Surroundings
 from oah.adapters.pty.command_agent import CommandAgent
+from oah.adapters.pty.headless_agent import HeadlessAgent
 from oah.adapters.pty.marker_agent import MarkerAgent
 from oah.adapters.pty.screen_agent import ScreenAgent
 from oah.core.dialogue.profile import Kind, Profile
 from oah.errors import NotFound
 from oah.ports.agent import AgentSpec
 
-_AGENTS: Mapping[Kind, type[MarkerAgent | CommandAgent | ScreenAgent]] = {
+Opened = MarkerAgent | CommandAgent | ScreenAgent | HeadlessAgent
+
+_AGENTS: Mapping[Kind, type[Opened]] = {
     Kind.MARKER: MarkerAgent,
     Kind.COMMAND: CommandAgent,
     Kind.SCREEN: ScreenAgent,
+    Kind.HEADLESS: HeadlessAgent,
 }
 
 
@@ -36,7 +40,7 @@ class PtyAgents:
         """See ports.agent.AgentFactory."""
         return tuple(sorted(self._profiles))
 
-    def open(self, spec: AgentSpec) -> MarkerAgent | CommandAgent | ScreenAgent:
+    def open(self, spec: AgentSpec) -> Opened:
         """See ports.agent.AgentFactory."""
         profile = self._profiles.get(spec.profile)
         if profile is None:

@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from oah.core.dialogue import profiles as builtin
-from oah.core.dialogue.profile import Profile, parse_profile, profile_from
+from oah.core.dialogue.profile import Profile, headless, parse_profile, profile_from
 
 
 def load_profiles(*directories: Path, sections: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Profile]:
-    """All profiles by name. Raises InvalidRequest `invalid_profile` for the first bad one."""
+    """All profiles by name, and those of their programs without a screen. Raises InvalidRequest `invalid_profile` for
+    the first bad one."""
+    found = _read(*directories, sections=sections or {})
+    without = [each for profile in found.values() if (each := headless(profile)) is not None]
+    return {**{profile.name: profile for profile in without}, **found}
+
+
+def _read(*directories: Path, sections: Mapping[str, Mapping[str, Any]]) -> dict[str, Profile]:
     found: dict[str, Profile] = {}
     for entry in sorted(resources.files(builtin).iterdir(), key=lambda entry: entry.name):
         if entry.name.endswith(".toml"):
@@ -23,7 +30,7 @@ def load_profiles(*directories: Path, sections: Mapping[str, Mapping[str, Any]] 
         for path in sorted(directory.glob("*.toml")):
             profile = parse_profile(path.read_text(encoding="utf-8"), source=str(path))
             found[profile.name] = profile
-    for name, section in (sections or {}).items():
+    for name, section in sections.items():
         profile = profile_from({"name": name, **section}, source=f"agents.{name}")
         found[profile.name] = profile
     return found

@@ -37,15 +37,19 @@ class Watch:
         control: TurnControl,
         *,
         key: str,
+        again: timedelta | None = None,
         limits: Limits,
         cpu_seconds: Callable[[], float] | None = None,
     ) -> None:
-        """`cpu_seconds`: what the tree has used so far, where that counts as progress."""
+        """`again`: when the interrupt key is pressed once more.
+
+        `cpu_seconds`: what the tree has used so far, where that counts as progress."""
         self._host = host
         self._process = process
         self._request = request
         self._control = control
         self._key = key
+        self._again = again
         self._limits = limits
         self._begun = self._progress_at = time.monotonic()
         self._progress = Progress()
@@ -124,6 +128,9 @@ class Watch:
         while self._rung < rung:
             self._rung = Rung(self._rung + 1)
             self._take(self._rung)
+        if self._rung is Rung.KEY and self._again is not None and elapsed >= self._again:
+            self._again = None
+            self._take(Rung.KEY)
 
     def _take(self, rung: Rung) -> None:
         _log.info("agent %s: cancel by %s", self._process.agent_id, rung.name.lower())

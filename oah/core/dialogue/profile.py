@@ -3,14 +3,16 @@ adapters' part.
 
 Keys of the TOML (all but `name`, `kind` optional):
 
-* ``kind``: ``marker`` = an interpreter that stays, told by `inject` to run the input file, and says by markers when a
-turn begins and
-  ends; ``command`` = one program per run, its exit is the outcome; ``noop`` = in process, answers at once.
+* ``kind``: ``screen`` = a full-screen program, driven by what it shows (screen_profile.py; with a ``[headless]`` table
+  the profile gives a second agent, NAME-headless: one process per run); ``marker`` = an interpreter that stays, told by
+  `inject` to run the input file, and says by markers when a turn begins and ends; ``command`` = one program per run,
+  its exit is the outcome; ``noop`` = in process, answers at once.
 * ``argv``: the command. ``{python}`` is OAH's interpreter, ``{scratch}`` a private directory of the agent, ``{input}``
   (command only) the run's input.
 * ``boot``: text written to ``{scratch}/boot`` before the start. ``inject``: the line typed for a turn (see
 `marker.injection`).
-* ``interrupt_key``, ``quit``: what to type to interrupt a turn, to leave. ``ready_seconds``: how long the start may
+* ``interrupt_key``, ``quit``: what to type to interrupt a turn, to leave; ``interrupt_again_seconds``: the key is
+  pressed once more after so long, for programs that want to be sure. ``ready_seconds``: how long the start may
 take.
 * ``[recovery]`` ``strategy``, ``max_attempts``: what becomes of a run whose worker is lost; a run may say otherwise.
 * ``[retry]`` ``max_retries``, ``initial_seconds``, ``factor``, ``max_seconds``, ``jitter``, ``on``: whether and when a
@@ -29,7 +31,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
@@ -43,6 +45,10 @@ from oah.errors import InvalidRequest
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 
 
+HEADLESS = "-headless"
+"""After the name of a profile: its program without a screen."""
+
+
 class Kind(StrEnum):
     """How a profile is driven."""
 
@@ -50,6 +56,7 @@ class Kind(StrEnum):
     COMMAND = "command"
     NOOP = "noop"
     SCREEN = "screen"
+    HEADLESS = "headless"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +69,7 @@ class Profile:
     boot: str = ""
     inject: str = ""
     interrupt_key: str = "\x03"
+    interrupt_again: timedelta | None = None
     quit: str = ""
     ready: timedelta = timedelta(seconds=30)
     env: Mapping[str, str] = field(default_factory=dict)
@@ -125,7 +133,8 @@ def profile_from(table: Mapping[str, Any], *, source: str) -> Profile:
         env=dict(table.get("env", {})),
         ready=timedelta(seconds=table.get("ready_seconds", 30)),
         hooks=hooks_from(table.get("hooks", ()), source=f"profile {source}"),
-        idle=timedelta(seconds=table["idle_timeout_seconds"]) if "idle_timeout_seconds" in table else None,
+        idle=_seconds(table, "idle_timeout_seconds"),
+        interrupt_again=_seconds(table, "interrupt_again_seconds"),
         recovery_strategy=strategy,
         recovery_max_attempts=max_attempts,
         retry=_retry(table.get("retry", {}), source=source),
@@ -135,6 +144,18 @@ def profile_from(table: Mapping[str, Any], *, source: str) -> Profile:
     )
     _check(profile)
     return profile
+
+
+def _seconds(table: Mapping[str, Any], key: str) -> timedelta | None:
+    return timedelta(seconds=table[key]) if key in table else None
+
+
+def headless(profile: Profile) -> Profile | None:
+    """The same program without its screen, under a name of its own; None when the profile does not say how."""
+    section = profile.tables.get("headless")
+    if profile.kind is not Kind.SCREEN or not isinstance(section, Mapping):
+        return None
+    return replace(profile, name=profile.name + HEADLESS, kind=Kind.HEADLESS, quit="", steer=False)
 
 
 def _recovery(section: Mapping[str, Any], *, source: str) -> tuple[RecoveryStrategy | None, int | None]:
@@ -166,6 +187,7 @@ _TYPES = {
     "boot": "string",
     "inject": "string",
     "interrupt_key": "string",
+    "interrupt_again_seconds": "number",
     "quit": "string",
     "ready_seconds": "number",
     "env": "table of strings",
