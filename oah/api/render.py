@@ -84,6 +84,7 @@ def session_document(session: Session) -> Document:
         "event_seq": session.event_seq,
         "holds": [{"reason": reason, "until": moment(until)} for reason, until in session.holds.items()],
         "session_ref": session.session_ref,
+        "home": None if session.home is None else {"mode": session.home.mode, "host": session.home.host},
         "created_at": moment(session.created_at),
         "closed_at": moment(session.closed_at),
     }
@@ -189,6 +190,7 @@ def attempt_document(attempt: Attempt) -> Document:
         "reason": attempt.reason,
         "worker_id": attempt.worker_id,
         "agent": attempt.agent,
+        "agent_reason": attempt.agent_reason,
         "home": attempt.home,
         "recording": attempt.recording_blob,
         "started_at": moment(attempt.started_at),

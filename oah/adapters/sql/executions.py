@@ -273,6 +273,10 @@ def _settle_row(settlement: Settlement) -> SettleRow:
         agent=cleaned(outcome.agent),
         keep_owner=settlement.keep_owner,
         data=json.dumps(data, ensure_ascii=False),
+        agent_reason=cleaned_or_none(outcome.agent_reason),
+        home_mode=cleaned_or_none(outcome.home_mode),
+        session_ref=cleaned_or_none(outcome.session_ref),
+        home=None if outcome.home is None else json.dumps(outcome.home.document()),
     )
 
 

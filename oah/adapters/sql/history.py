@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from oah.adapters.sql.faults import translated
+from oah.core.model.home import session_home
 from oah.core.model.ids import ClaimToken, RunId, SessionId
 from oah.core.model.run import Outcome, RunError, RunStatus
 from oah.core.model.session import HoldReason
@@ -102,6 +103,10 @@ def _pack(settlement: Settlement) -> dict[str, Any]:
         "error": [outcome.error.code, outcome.error.message] if outcome.error is not None else None,
         "recording_blob": outcome.recording_blob,
         "agent": outcome.agent,
+        "agent_reason": outcome.agent_reason,
+        "session_ref": outcome.session_ref,
+        "home_mode": outcome.home_mode,
+        "home": None if outcome.home is None else outcome.home.document(),
         "hold": str(settlement.hold) if settlement.hold is not None else None,
         "retry": [retry.delay.total_seconds(), retry.max_retries] if retry is not None else None,
     }
@@ -118,6 +123,10 @@ def _unpack(run_id: str, attempt: int, token: str, session_id: str, body: str) -
         error=RunError(*data["error"]) if data["error"] is not None else None,
         recording_blob=data["recording_blob"],
         agent=data["agent"],
+        agent_reason=data.get("agent_reason"),
+        session_ref=data.get("session_ref"),
+        home_mode=data.get("home_mode"),
+        home=session_home(data.get("home")),
     )
     fence = RunFence(SessionId(session_id), RunId(run_id), attempt, ClaimToken(token))
     hold, again = data["hold"], data.get("retry")

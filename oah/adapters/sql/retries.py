@@ -19,14 +19,14 @@ from oah.adapters.sql.aggregate import Transaction
 from oah.adapters.sql.columns import MICROSECOND, age_us, from_us, now
 from oah.adapters.sql.rows import session_of
 from oah.adapters.sql.statements import SettleRow
-from oah.adapters.sql.tables import run_attempts, runs, session_owners
+from oah.adapters.sql.tables import run_attempts, runs, session_owners, sessions
 from oah.core.model.event import EventType
 from oah.core.model.ids import RunId, SessionId, WorkspaceId
 from oah.core.model.run import OrderMode, ReadyClass, StartReason, StopReason
 from oah.core.model.session import HoldReason
 from oah.ports.rows import DeferredRun, RetryPlan
 
-LIMITS_OF_ONE_ATTEMPT = (StopReason.STEP_TIMEOUT.value, StopReason.MODEL_TIMEOUT.value)
+LIMITS_OF_ONE_ATTEMPT = tuple(each.value for each in StopReason if each.of_one_attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +126,19 @@ def _queue(transaction: Transaction, row: SettleRow, plan: RetryPlan, due_us: in
 def _end_attempt(transaction: Transaction, row: SettleRow) -> None:
     connection = transaction.connection
     attempt = (run_attempts.c.run_id == row.run_id, run_attempts.c.attempt == row.attempt)
-    ended = {"ended_at": now(), "outcome": row.status, "agent": row.agent, "recording_blob": row.recording_blob}
+    ended: dict[str, Any] = {
+        "ended_at": now(),
+        "outcome": row.status,
+        "agent": row.agent,
+        "recording_blob": row.recording_blob,
+    }
+    said = {"agent_reason": row.agent_reason, "home": row.home_mode}
+    ended.update({name: value for name, value in said.items() if value is not None})
     connection.execute(update(run_attempts).where(*attempt).values(**ended))
+    kept = {"session_ref": row.session_ref, "home": None if row.home is None else json.loads(row.home)}
+    changed = {name: value for name, value in kept.items() if value is not None}
+    if changed:
+        connection.execute(update(sessions).where(sessions.c.id == row.session_id).values(**changed))
     owner = (session_owners.c.session_id == row.session_id, session_owners.c.claim_token == row.token)
     if row.keep_owner:
         connection.execute(update(session_owners).where(*owner).values(parked=True))

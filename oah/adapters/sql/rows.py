@@ -9,6 +9,7 @@ from typing import Any
 
 from oah.adapters.sql.columns import from_us
 from oah.core.model.event import Event
+from oah.core.model.home import session_home
 from oah.core.model.ids import ClaimToken, KeyId, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.run import (
@@ -37,7 +38,7 @@ RUN_COLUMNS = (
 )  # fmt: skip
 SESSION_COLUMNS = (
     "id", "workspace_id", "pool", "agent", "state", "created_at", "queued_count", "event_seq", "holds", "session_ref",
-    "cwd", "env", "title", "labels", "metadata", "closed_at",
+    "home", "cwd", "env", "title", "labels", "metadata", "closed_at",
 )  # fmt: skip
 WORKSPACE_COLUMNS = (
     "id", "name", "created_at", "weight", "max_active_runs", "max_queued_runs", "recovery_strategy",
@@ -47,6 +48,7 @@ KEY_COLUMNS = ("id", "name", "workspace_id", "scopes", "created_at", "expires_at
 EVENT_COLUMNS = ("session_id", "number", "run_id", "attempt", "type", "data", "at")
 ATTEMPT_COLUMNS = (
     "run_id", "attempt", "reason", "worker_id", "agent", "home", "recording_blob", "started_at", "ended_at", "outcome",
+    "agent_reason",
 )  # fmt: skip
 
 STEP_COLUMNS = (
@@ -152,8 +154,8 @@ def run_of(row: Sequence[Any], heartbeat: Any = None) -> Run:
 def session_of(row: Sequence[Any]) -> Session:
     """A row in the order of SESSION_COLUMNS."""
     (
-        session_id, workspace_id, pool, agent, state, created, queued_count, event_seq, holds, session_ref, cwd, env,
-        title, labels, metadata, closed,
+        session_id, workspace_id, pool, agent, state, created, queued_count, event_seq, holds, session_ref, home, cwd,
+        env, title, labels, metadata, closed,
     ) = row  # fmt: skip
     return Session(
         id=SessionId(session_id),
@@ -165,6 +167,7 @@ def session_of(row: Sequence[Any]) -> Session:
         event_seq=event_seq,
         holds=holds_of(holds),
         session_ref=session_ref,
+        home=session_home(parsed(home)),
         cwd=cwd,
         env=parsed(env),
         title=title,
@@ -212,7 +215,7 @@ def step_of(row: Sequence[Any]) -> Step:
 
 def attempt_of(row: Sequence[Any]) -> Attempt:
     """A row in the order of ATTEMPT_COLUMNS."""
-    run_id, attempt, reason, worker, agent, home, recording, started, ended, outcome = row
+    run_id, attempt, reason, worker, agent, home, recording, started, ended, outcome, agent_reason = row
     return Attempt(
         run_id=RunId(run_id),
         attempt=attempt,
@@ -224,4 +227,5 @@ def attempt_of(row: Sequence[Any]) -> Attempt:
         started_at=required(started),
         ended_at=moment(ended),
         outcome=outcome,
+        agent_reason=agent_reason,
     )

@@ -144,6 +144,11 @@ class SettleRow(NamedTuple):
     agent: str
     keep_owner: bool
     data: str
+    agent_reason: str | None = None
+    home_mode: str | None = None
+    session_ref: str | None = None
+    """None: the session's stays; so does its ``home`` (JSON)."""
+    home: str | None = None
 
 
 class FencedRow(NamedTuple):

@@ -86,6 +86,8 @@ sessions = Table(
     Column("holds", Json, nullable=False, server_default="{}"),
     Column("held", SmallInteger, nullable=False, server_default="0"),
     Column("session_ref", Text),
+    # Where the program's own files of the conversation are (core/model/home.py).
+    Column("home", Json),
     Column("cwd", Text),
     Column("env", Json, nullable=False, server_default="{}"),
     Column("title", Text),
@@ -218,6 +220,7 @@ run_attempts = Table(
     Column("worker_id", Text, nullable=False),
     Column("claim_token", Text, nullable=False),
     Column("agent", Text),
+    Column("agent_reason", Text),
     Column("home", Text),
     Column("recording_blob", Text),
     Column("started_at", Moment, nullable=False),

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from oah.core.model.home import SessionHome
 from oah.core.model.ids import ClaimToken, RunId, SessionId, WorkerId, WorkspaceId
 
 
@@ -89,11 +90,13 @@ class StopReason(StrEnum):
     """As interrupt; what it did is void (``on_busy=rollback``)."""
     STEP_TIMEOUT = "step_timeout"
     MODEL_TIMEOUT = "model_timeout"
+    WAIT_TIMEOUT = "wait_timeout"
+    """What it waited for did not come in time."""
 
     @property
     def of_one_attempt(self) -> bool:
         """A limit asked for it: the run may be tried again."""
-        return self in (StopReason.STEP_TIMEOUT, StopReason.MODEL_TIMEOUT)
+        return self in (StopReason.STEP_TIMEOUT, StopReason.MODEL_TIMEOUT, StopReason.WAIT_TIMEOUT)
 
 
 class RecoveryStrategy(StrEnum):
@@ -201,6 +204,9 @@ class Attempt:
     started_at: datetime
     ended_at: datetime | None
     outcome: str | None
+    agent_reason: str | None = None
+    """Why it is not the agent that was there before: ``first``, ``home_lost``, ``cwd_changed``, ``no_record``,
+    ``transcript_broken``, ``refused``; of one that went on: ``record_cut``, ``forked``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +239,13 @@ class Outcome:
     error: RunError | None = None
     recording_blob: str | None = None
     agent: str = "fresh"
+    agent_reason: str | None = None
+    session_ref: str | None = None
+    """The program's name of the conversation, where it is another one than the session's; None: unchanged."""
+    home_mode: str | None = None
+    """What the attempt had for a home."""
+    home: SessionHome | None = None
+    """Where the session's home is now, where that has changed; None: unchanged."""
 
 
 PRIORITY = (ReadyClass.RESUME, ReadyClass.INTERACTIVE, ReadyClass.SUBAGENT, ReadyClass.BACKGROUND, ReadyClass.SUSPECT)

@@ -8,8 +8,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from oah.core.model.home import SessionHome
 from oah.core.model.ids import SessionId, WorkspaceId
 from oah.core.model.lane import Lane
+
+EnvValue = str | Mapping[str, str]
+"""A value of an agent's environment, or ``{"secret": NAME}``: what it stands for is known to workers alone."""
 
 
 class SessionState(StrEnum):
@@ -52,8 +56,11 @@ class Session:
     holds: Mapping[HoldReason, datetime | None] = field(default_factory=dict)
     """Reason → when it ends by itself (None: only by somebody's decision)."""
     session_ref: str | None = None
+    """The agent program's own name of the conversation."""
+    home: SessionHome | None = None
+    """Where its files were last."""
     cwd: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, EnvValue] = field(default_factory=dict)
     title: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)

@@ -70,9 +70,10 @@ SETTLE = f"""
 WITH c AS MATERIALIZED (SELECT * FROM unnest(%(session_id)s::text[], %(run_id)s::text[], %(attempt)s::int[],
     %(token)s::text[], %(status)s::text[], %(result)s::text[], %(result_blob)s::text[], %(exit_code)s::int[],
     %(error_code)s::text[], %(error_message)s::text[], %(recording_blob)s::text[], %(agent)s::text[],
-    %(keep_owner)s::bool[], %(data)s::text[]) WITH ORDINALITY
+    %(keep_owner)s::bool[], %(data)s::text[], %(agent_reason)s::text[], %(home_mode)s::text[],
+    %(session_ref)s::text[], %(home)s::text[]) WITH ORDINALITY
   AS c(session_id, run_id, attempt, token, status, result, result_blob, exit_code, error_code, error_message,
-    recording_blob, agent, keep_owner, data, n)),
+    recording_blob, agent, keep_owner, data, agent_reason, home_mode, session_ref, home, n)),
 {_FENCED},
 up AS (UPDATE runs r SET status = p.status, ended_at = clock_timestamp(),
     result = CASE WHEN r.voided THEN NULL ELSE p.result END,
@@ -83,7 +84,8 @@ up AS (UPDATE runs r SET status = p.status, ended_at = clock_timestamp(),
   RETURNING p.*, r.ended_at, r.voided, r.cancel_requested_by, r.stop_reason),
 sq AS (UPDATE sessions s SET event_seq = s.event_seq + 1,
     state = CASE WHEN s.state = 'closing' AND s.queued_count = 0 THEN 'closed' ELSE s.state END,
-    closed_at = CASE WHEN s.state = 'closing' AND s.queued_count = 0 THEN up.ended_at ELSE s.closed_at END
+    closed_at = CASE WHEN s.state = 'closing' AND s.queued_count = 0 THEN up.ended_at ELSE s.closed_at END,
+    session_ref = coalesce(up.session_ref, s.session_ref), home = coalesce(up.home::jsonb, s.home)
   FROM up WHERE s.id = ANY(%(session_id)s::text[]) AND s.id = up.session_id RETURNING s.id, s.event_seq),
 ev AS (INSERT INTO run_events (session_id, number, run_id, attempt, type, data, at)
   SELECT up.session_id, sq.event_seq, up.run_id, up.attempt, 'run.' || up.status,
@@ -91,7 +93,8 @@ ev AS (INSERT INTO run_events (session_id, number, run_id, attempt, type, data, 
       'by', up.cancel_requested_by, 'reason', up.stop_reason)) ELSE up.data::jsonb END, up.ended_at
   FROM up JOIN sq ON sq.id = up.session_id),
 ra AS (UPDATE run_attempts a SET ended_at = up.ended_at, outcome = up.status, agent = up.agent,
-    recording_blob = up.recording_blob
+    recording_blob = up.recording_blob, agent_reason = coalesce(up.agent_reason, a.agent_reason),
+    home = coalesce(up.home_mode, a.home)
   FROM up WHERE a.run_id = ANY(%(run_id)s::text[]) AND a.run_id = up.run_id AND a.attempt = up.attempt),
 dl AS (DELETE FROM session_owners o USING up
   WHERE o.session_id = ANY(%(session_id)s::text[]) AND o.session_id = up.session_id AND o.claim_token = up.token
@@ -103,7 +106,7 @@ SELECT up.n, up.status, sq.event_seq, up.voided FROM up JOIN sq ON sq.id = up.se
 """
 
 # Nobody wants it to end, at most a limit of the attempt that is over.
-_GOES_ON = "(r.cancel_requested_at IS NULL OR r.stop_reason IN ('step_timeout', 'model_timeout'))"
+_GOES_ON = "(r.cancel_requested_at IS NULL OR r.stop_reason IN ('step_timeout', 'model_timeout', 'wait_timeout'))"
 
 RELEASE = f"""
 WITH c AS MATERIALIZED (SELECT * FROM unnest(%(session_id)s::text[], %(run_id)s::text[], %(attempt)s::int[],

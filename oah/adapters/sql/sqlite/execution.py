@@ -53,7 +53,8 @@ UPDATE runs SET status = ?, ended_at = ?, result = ?, result_blob = ?, exit_code
   worker_id = NULL, claim_token = NULL, failed_attempts = failed_attempts + ? WHERE id = ?
 """
 END_ATTEMPT = """
-UPDATE run_attempts SET ended_at = ?, outcome = ?, agent = coalesce(?, agent), recording_blob = ?
+UPDATE run_attempts SET ended_at = ?, outcome = ?, agent = coalesce(?, agent), recording_blob = ?,
+  agent_reason = coalesce(?, agent_reason), home = coalesce(?, home)
 WHERE run_id = ? AND attempt = ?
 """
 RELEASE = """
@@ -64,6 +65,7 @@ CANCEL = "UPDATE runs SET status = 'cancelled', ended_at = ?, worker_id = NULL, 
 CLOSE = """
 UPDATE sessions SET state = 'closed', closed_at = ? WHERE id = ? AND state = 'closing' AND queued_count = 0
 """
+REMEMBER = "UPDATE sessions SET session_ref = coalesce(?, session_ref), home = coalesce(?, home) WHERE id = ?"
 DISOWN = "DELETE FROM session_owners WHERE session_id = ? AND claim_token = ?"
 PARK = "UPDATE session_owners SET parked = 1 WHERE session_id = ? AND claim_token = ?"
 LOOK = "SELECT held, holds, event_seq FROM sessions WHERE id = ?"
@@ -161,7 +163,10 @@ class SqliteExecution:
         number = self._numbered(row.session_id, 0)
         data = row.data if row.status != "cancelled" else json.dumps({**json.loads(row.data), **stop.data})
         self._cursor.execute(EVENT, (row.session_id, number, row.run_id, row.attempt, f"run.{row.status}", data, now))
-        self._cursor.execute(END_ATTEMPT, (now, row.status, row.agent, row.recording_blob, row.run_id, row.attempt))
+        ended = (now, row.status, row.agent, row.recording_blob, row.agent_reason, row.home_mode)
+        self._cursor.execute(END_ATTEMPT, (*ended, row.run_id, row.attempt))
+        if row.session_ref is not None or row.home is not None:
+            self._cursor.execute(REMEMBER, (row.session_ref, row.home, row.session_id))
         self._cursor.execute(PARK if row.keep_owner else DISOWN, (row.session_id, row.token))
         self._cursor.execute(CLOSE, (now, row.session_id))
         return FencedRow(row.status, number, stop.voided)
@@ -174,7 +179,7 @@ class SqliteExecution:
         stop = self._fence(fence.run_id, fence.session_id, fence.attempt, fence.token)
         if stop is None:
             return FencedRow(None, 0)
-        now, cancelled = now_us(), stop.asked and stop.reason not in ("step_timeout", "model_timeout")
+        now, cancelled = now_us(), stop.asked and stop.reason not in ("step_timeout", "model_timeout", "wait_timeout")
         if cancelled:
             self._cursor.execute(CANCEL, (now, fence.run_id))
         else:

@@ -1,0 +1,60 @@
+"""Homes: where the files lie in which an agent program keeps a session's conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class HomeMode(StrEnum):
+    """How far a session's home reaches."""
+
+    LOCAL = "local"
+    """One host; elsewhere the conversation begins anew."""
+    ARCHIVED = "archived"
+    """Packed after each run, unpacked by whichever host goes on."""
+    SHARED = "shared"
+    """On a volume that all workers mount at the same path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HomeRules:
+    """What a profile says of its homes. `exclude`: names (globs) that are not packed. `same_cwd`: its conversations
+    are bound to the working directory in which they began."""
+
+    mode: HomeMode = HomeMode.LOCAL
+    exclude: tuple[str, ...] = ()
+    same_cwd: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionHome:
+    """Where a session's home was when its last run was given to an agent.
+
+    `host` is for people; `place` is the mark of the directory of homes and decides whether it is the same one.
+    `archive`: blob key of the last packed copy, the `generation`-th.
+    """
+
+    mode: HomeMode
+    host: str
+    place: str
+    cwd: str
+    archive: str | None = None
+    generation: int = 0
+
+    def document(self) -> dict[str, Any]:
+        """As it is stored."""
+        return {**asdict(self), "mode": str(self.mode)}
+
+
+def session_home(document: Mapping[str, Any] | None) -> SessionHome | None:
+    """From what `SessionHome.document` made; None where there is none or it is of another kind."""
+    if not document:
+        return None
+    known = {name: document[name] for name in SessionHome.__slots__ if name in document}
+    try:
+        return SessionHome(**{**known, "mode": HomeMode(known["mode"])})
+    except (KeyError, TypeError, ValueError):
+        return None
