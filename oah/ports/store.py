@@ -31,6 +31,7 @@ from oah.ports.commands import CommandKind, CommandStore, WorkerCommand
 from oah.ports.dead_letters import DeadLetterStore
 from oah.ports.figures import FigureStore
 from oah.ports.jobs import JobStore
+from oah.ports.questions import QuestionStore
 from oah.ports.requeue import RequeueStore
 from oah.ports.retention import RetentionStore
 from oah.ports.rows import (
@@ -289,6 +290,7 @@ class Store(
     CommandStore,
     ChildrenStore,
     StepStore,
+    QuestionStore,
     DeadLetterStore,
     JobStore,
     WebhookStore,

@@ -233,6 +233,7 @@ def test_progress_is_a_sign_of_life_and_seldom_an_event(clerk: Clerk, inside: In
         (StepKind.TOOL, StopReason.STEP_TIMEOUT),
         (StepKind.STEP, StopReason.STEP_TIMEOUT),
         (StepKind.MODEL, StopReason.MODEL_TIMEOUT),
+        (StepKind.WAIT, StopReason.WAIT_TIMEOUT),
     ],
 )
 def test_a_step_past_its_limit_stops_its_run(clerk: Clerk, inside: Inside, kind: StepKind, reason: StopReason) -> None:

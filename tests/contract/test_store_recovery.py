@@ -177,7 +177,7 @@ def test_a_cancel_that_was_asked_for_wins(clerk: Clerk, action: RecoveryAction) 
     clerk.audit()
 
 
-@pytest.mark.parametrize("reason", [StopReason.STEP_TIMEOUT, StopReason.MODEL_TIMEOUT])
+@pytest.mark.parametrize("reason", [each for each in StopReason if each.of_one_attempt])
 def test_the_limit_of_a_step_is_no_cancel_and_goes_with_its_attempt(clerk: Clerk, reason: StopReason) -> None:
     """The owner was told that a step took too long and died before it could act: the run is lost like any other."""
     clerk.submit(run_id="a")

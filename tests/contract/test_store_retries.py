@@ -204,7 +204,7 @@ def test_somebody_who_wants_it_cancelled_wins(clerk: Clerk) -> None:
     clerk.audit()
 
 
-@pytest.mark.parametrize("reason", [StopReason.STEP_TIMEOUT, StopReason.MODEL_TIMEOUT])
+@pytest.mark.parametrize("reason", [each for each in StopReason if each.of_one_attempt])
 def test_b36_a_limit_of_one_attempt_is_no_wish_against_the_next(clerk: Clerk, reason: StopReason) -> None:
     clerk.submit(run_id="a")
     start = clerk.start()

@@ -179,8 +179,10 @@ def audit(behind: Behind) -> None:
     for run in runs:
         _audit_run(run, owners)
     for session, (_, parked) in owners.items():
-        runs_there = any(run[1] == session for run in active)
-        assert bool(parked) != runs_there, f"owner of {session}: parked {parked}, active {runs_there}"
+        there = [run[3] for run in active if run[1] == session]
+        # A parked session has no active run, or one that waits without a slot.
+        fits = there in ([], ["waiting_tool"]) if parked else bool(there)
+        assert fits, f"owner of {session}: parked {parked}, active {there}"
     _audit_counts(behind, runs)
     _audit_events(behind)
     attempts = Counter(row[0] for row in behind.query("SELECT run_id FROM run_attempts"))

@@ -39,7 +39,7 @@ def test_the_limit_whose_moment_came_first(
 def test_every_reason_has_words_and_every_stop_of_a_limit_its_reason() -> None:
     assert all(reason.error.code == reason and reason.error.message for reason in TimeoutReason)
     limits = {stop: TimeoutReason.of_stop(stop) for stop in StopReason}
-    assert {stop for stop, reason in limits.items() if reason} == {StopReason.STEP_TIMEOUT, StopReason.MODEL_TIMEOUT}
+    assert {stop for stop, reason in limits.items() if reason} == {each for each in StopReason if each.of_one_attempt}
     assert TimeoutReason.of_stop(None) is None
 
 

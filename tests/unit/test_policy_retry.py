@@ -106,6 +106,7 @@ FLAGS = {
     "idle_timeout": (False, True),
     "step_timeout": (False, True),
     "model_timeout": (False, True),
+    "wait_timeout": (False, True),
     "input_rejected": (False, True),
     "input_too_large": (False, True),
     "spawn_too_large": (False, True),

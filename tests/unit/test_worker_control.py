@@ -73,6 +73,7 @@ def test_what_sql_has_heard_counts() -> None:
         (StopReason.INTERRUPT, True, None),
         (StopReason.STEP_TIMEOUT, False, TimeoutReason.STEP),
         (StopReason.MODEL_TIMEOUT, False, TimeoutReason.MODEL),
+        (StopReason.WAIT_TIMEOUT, False, TimeoutReason.WAIT),
     ],
 )
 def test_a_limit_is_no_cancel(reason: StopReason, cancel: bool, overdue: TimeoutReason | None) -> None:

@@ -96,7 +96,10 @@ _RUNS = (
     _counter(
         "oah_timeouts_total",
         "Attempts and queued runs that a limit ended, by its code",
-        code=_of("run_timeout", "deadline_exceeded", "start_timeout", "idle_timeout", "step_timeout", "model_timeout"),
+        code=_of(
+            *("run_timeout", "deadline_exceeded", "start_timeout", "idle_timeout", "step_timeout", "model_timeout"),
+            "wait_timeout",
+        ),
     ),
     _counter(
         "oah_hooks_total",

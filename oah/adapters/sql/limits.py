@@ -22,6 +22,7 @@ from oah.ports.steps import Expired, Overdue, StepKind, StepOutcome
 
 BY = "time-out"
 """Who asks for a stop that a limit asks for."""
+_REASONS = {StepKind.MODEL.value: StopReason.MODEL_TIMEOUT, StepKind.WAIT.value: StopReason.WAIT_TIMEOUT}
 _EXPIRED = """
 SELECT id, session_id FROM (SELECT id, session_id FROM runs WHERE status = 'queued' AND start_by <= {now}
   ORDER BY start_by LIMIT :limit) AS a
@@ -129,6 +130,6 @@ def _stop(transaction: Transaction, run_id: RunId, number: int) -> Overdue | Non
     transaction.connection.execute(update(run_steps).where(*which).values(ended_at=now(), outcome=outcome.value))
     if not ours or run.cancel_requested_at is not None:
         return None
-    reason = StopReason.MODEL_TIMEOUT if step.kind == StepKind.MODEL else StopReason.STEP_TIMEOUT
+    reason = _REASONS.get(step.kind, StopReason.STEP_TIMEOUT)
     mark(transaction, run_id, by=BY, reason=reason)
     return Overdue(run_id, run.session_id, number, reason, run.worker_id)

@@ -42,19 +42,19 @@ class Steps(Aggregate):
         """Numbers go on through all attempts, system steps among them."""
         require_sound(name=step.name)
         with self._inside(inside) as (transaction, run):
-            _heard(transaction, run)
-            return _begin(transaction, run, step, step.timeout or run.step_timeout)
+            heard(transaction, run)
+            return begin(transaction, run, step, step.timeout or run.step_timeout)
 
     def end_step(self, inside: Inside, number: int, outcome: StepOutcome, data: Mapping[str, Any]) -> Step:
         """The first end stays."""
         with self._inside(inside) as (transaction, run):
-            _heard(transaction, run)
+            heard(transaction, run)
             step = _step(transaction, run.id, number)
             if step.kind not in set(StepKind) or step.attempt != run.attempt:
                 raise Conflict(f"step {number} is none of this attempt", code="step_not_open")
             if step.ended_at is None:
                 values = {"ended_at": now(), "outcome": outcome.value, "data": {**step.data, **data}}
-                _change(transaction, run.id, number, values)
+                change_step(transaction, run.id, number, values)
             return _step(transaction, run.id, number)
 
     def note_progress(self, inside: Inside, data: Mapping[str, Any]) -> Told:
@@ -64,8 +64,8 @@ class Steps(Aggregate):
             age = transaction.connection.execute(heard).scalar()
             if age is not None and 0 <= age < PROGRESS_PAUSE // MICROSECOND:
                 return Told(run)
-            _heard(transaction, run)
-            return Told(run, _event(transaction, run, EventType.RUN_PROGRESS, data))
+            heard(transaction, run)
+            return Told(run, tell(transaction, run, EventType.RUN_PROGRESS, data))
 
     def wait_run(self, inside: Inside, reason: str, *, timeout: timedelta | None) -> Told:
         """The wait is a step, too: its row says since when and why."""
@@ -73,14 +73,15 @@ class Steps(Aggregate):
         with self._inside(inside, write="wait") as (transaction, run):
             if run.status is RunStatus.WAITING_TOOL:
                 return Told(run)
-            _begin(transaction, run, NewStep(StepKind.WAIT, reason), timeout)
-            _turn(transaction, run, RunStatus.WAITING_TOOL)
-            number = _event(transaction, run, EventType.RUN_WAITING_TOOL, {"reason": reason})
-            return Told(_read(transaction, run.id), number)
+            begin(transaction, run, NewStep(StepKind.WAIT, reason), timeout)
+            turn_to(transaction, run, RunStatus.WAITING_TOOL)
+            number = tell(transaction, run, EventType.RUN_WAITING_TOOL, {"reason": reason})
+            return Told(read_run(transaction, run.id), number)
 
     def resume_run(self, inside: Inside) -> Told:
         """What it waited for is over."""
         with self._inside(inside, write="resume") as (transaction, run):
+            _require_unparked(transaction, run)
             return _resume(transaction, run, {"by": inside.by} if inside.by else {})
 
     def waits_for(self, runs: Sequence[RunId]) -> Mapping[RunId, Step]:
@@ -98,6 +99,7 @@ class Steps(Aggregate):
         with self._inside(inside, active=False) as (transaction, run):
             if run.status is not RunStatus.WAITING_TOOL:
                 raise Conflict(f"the run is {run.status}, it does not wait for input", code="run_not_waiting")
+            _require_unparked(transaction, run)
             transaction.connection.execute(
                 insert(worker_commands).values(
                     worker_id=run.worker_id,
@@ -122,7 +124,7 @@ class Steps(Aggregate):
             )
             first = transaction.connection.execute(answered).rowcount
             typed = delivery in (Delivery.DELIVERED, Delivery.UNVERIFIED)
-            if not first or typed or run.status is not RunStatus.RUNNING or not _ours(run, inside.fence):
+            if not first or typed or run.status is not RunStatus.RUNNING or not ours(run, inside.fence):
                 return Told(run)
             return _wait_again(transaction, run)
 
@@ -143,8 +145,8 @@ class Steps(Aggregate):
         if row is None or (inside.workspace_id is not None and row.workspace_id != inside.workspace_id):
             raise NotFound(f"no run {inside.run_id}")
         with self._transaction([SessionId(row.session_id)]) as transaction:
-            run = _read(transaction, inside.run_id)
-            if active and not _ours(run, inside.fence):
+            run = read_run(transaction, inside.run_id)
+            if active and not ours(run, inside.fence):
                 self._telemetry.count("oah_writes_refused_total", write=write)
                 if run.status.active:
                     raise Conflict("that attempt of the run is over", code="attempt_over")
@@ -152,15 +154,23 @@ class Steps(Aggregate):
             yield transaction, run
 
 
-def _ours(run: Run, fence: RunFence | None) -> bool:
+def ours(run: Run, fence: RunFence | None) -> bool:
     """Whether the attempt that the fence names is under way; an ordinary key names none."""
     return run.status.active and (fence is None or (run.attempt, run.claim_token) == (fence.attempt, fence.token))
+
+
+def _require_unparked(transaction: Transaction, run: Run) -> None:
+    """What waits without a slot goes on by the answer to its question, and nothing else."""
+    c = session_owners.c
+    statement = select(c.parked).where(c.session_id == run.session_id, c.claim_token == run.claim_token)
+    if run.status is RunStatus.WAITING_TOOL and transaction.connection.execute(statement).scalar():
+        raise Conflict("the program of the run asks a question; it goes on by its answer", code="question_open")
 
 
 def _resume(transaction: Transaction, run: Run, data: Mapping[str, Any]) -> Told:
     if run.status is RunStatus.RUNNING:
         return Told(run)
-    _heard(transaction, run)
+    heard(transaction, run)
     transaction.connection.execute(
         update(run_steps)
         .where(
@@ -171,9 +181,9 @@ def _resume(transaction: Transaction, run: Run, data: Mapping[str, Any]) -> Told
         )
         .values(ended_at=now(), outcome=StepOutcome.COMPLETED.value)
     )
-    _turn(transaction, run, RunStatus.RUNNING)
-    number = _event(transaction, run, EventType.RUN_RESUMED, data)
-    return Told(_read(transaction, run.id), number)
+    turn_to(transaction, run, RunStatus.RUNNING)
+    number = tell(transaction, run, EventType.RUN_RESUMED, data)
+    return Told(read_run(transaction, run.id), number)
 
 
 def _wait_again(transaction: Transaction, run: Run) -> Told:
@@ -187,20 +197,22 @@ def _wait_again(transaction: Transaction, run: Run) -> Told:
     step = transaction.connection.execute(last).first()
     if step is None:
         return Told(run)
-    _change(transaction, run.id, step.number, {"ended_at": None, "outcome": None})
-    _turn(transaction, run, RunStatus.WAITING_TOOL)
-    number = _event(transaction, run, EventType.RUN_WAITING_TOOL, {"reason": step.name})
-    return Told(_read(transaction, run.id), number)
+    change_step(transaction, run.id, step.number, {"ended_at": None, "outcome": None})
+    turn_to(transaction, run, RunStatus.WAITING_TOOL)
+    number = tell(transaction, run, EventType.RUN_WAITING_TOOL, {"reason": step.name})
+    return Told(read_run(transaction, run.id), number)
 
 
-def _read(transaction: Transaction, run_id: RunId) -> Run:
+def read_run(transaction: Transaction, run_id: RunId) -> Run:
+    """As this transaction has made it. Raises NotFound."""
     found = transaction.hot.read_runs([run_id])
     if run_id not in found:
         raise NotFound(f"no run {run_id}")
     return run_of(found[run_id])
 
 
-def _begin(transaction: Transaction, run: Run, step: NewStep, timeout: timedelta | None) -> Step:
+def begin(transaction: Transaction, run: Run, step: NewStep, timeout: timedelta | None) -> Step:
+    """Under the next number. Raises LimitReached."""
     last = select(func.coalesce(func.max(run_steps.c.number), 0)).where(run_steps.c.run_id == run.id)
     number = int(transaction.connection.execute(last).scalar_one()) + 1
     if number > MOST_STEPS:
@@ -230,20 +242,23 @@ def _step(transaction: Transaction, run_id: RunId, number: int) -> Step:
     return step_of(row)
 
 
-def _change(transaction: Transaction, run_id: RunId, number: int, values: dict[str, Any]) -> None:
+def change_step(transaction: Transaction, run_id: RunId, number: int, values: dict[str, Any]) -> None:
+    """Some of its columns."""
     which = (run_steps.c.run_id == run_id, run_steps.c.number == number)
     transaction.connection.execute(update(run_steps).where(*which).values(**values))
 
 
-def _turn(transaction: Transaction, run: Run, status: RunStatus) -> None:
+def turn_to(transaction: Transaction, run: Run, status: RunStatus) -> None:
     """The status alone; owner and fence stay."""
     transaction.connection.execute(update(runs).where(runs.c.id == run.id).values(status=status))
 
 
-def _heard(transaction: Transaction, run: Run) -> None:
+def heard(transaction: Transaction, run: Run) -> None:
+    """The run has said something of itself, for its idle time-out."""
     owner = (session_owners.c.session_id == run.session_id, session_owners.c.claim_token == run.claim_token)
     transaction.connection.execute(update(session_owners).where(*owner).values(heard_at=now()))
 
 
-def _event(transaction: Transaction, run: Run, kind: EventType, data: Mapping[str, Any]) -> int:
+def tell(transaction: Transaction, run: Run, kind: EventType, data: Mapping[str, Any]) -> int:
+    """An event of the attempt; its number."""
     return transaction.append_event(run.session_id, kind, run_id=run.id, attempt=run.attempt, data=data)

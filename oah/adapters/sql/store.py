@@ -21,6 +21,7 @@ from oah.adapters.sql.measured import MeasuredDatabase
 from oah.adapters.sql.migrate import migrate, schema
 from oah.adapters.sql.owners import Owners
 from oah.adapters.sql.postgres.database import PostgresDatabase
+from oah.adapters.sql.questions import Questions
 from oah.adapters.sql.queues import Queues
 from oah.adapters.sql.recoveries import Recoveries
 from oah.adapters.sql.requeues import Requeues
@@ -28,7 +29,6 @@ from oah.adapters.sql.retention import Retention
 from oah.adapters.sql.runs import Runs
 from oah.adapters.sql.sessions import Sessions
 from oah.adapters.sql.sqlite.database import SqliteDatabase
-from oah.adapters.sql.steps import Steps
 from oah.adapters.sql.submits import Submits
 from oah.adapters.sql.waits import Waits
 from oah.adapters.sql.webhooks import Webhooks
@@ -52,7 +52,7 @@ class SqlStore(
     Commands,
     Counts,
     Waits,
-    Steps,
+    Questions,
     Limits,
     DeadLetters,
     Jobs,

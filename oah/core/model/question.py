@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class DialogKind(StrEnum):
@@ -58,3 +60,26 @@ class Question:
     def takes(self, answer: str) -> bool:
         """Whether it is an answer at all."""
         return self.chosen(answer) is not None or (self.free and bool(answer.strip()))
+
+    def document(self) -> dict[str, Any]:
+        """As it is stored and shown: JSON."""
+        choices = [{"key": each.key, "words": each.words} for each in self.choices]
+        return {
+            "name": self.name,
+            "kind": self.kind.value,
+            "text": self.text,
+            "choices": choices,
+            "free": self.free,
+        }
+
+
+def question_from(document: Mapping[str, Any]) -> Question:
+    """What ``document`` wrote; what a later release adds is not looked at."""
+    kind = document.get("kind")
+    return Question(
+        name=str(document.get("name") or "unknown"),
+        kind=DialogKind(kind) if kind in set(DialogKind) else DialogKind.QUESTION,
+        text=str(document.get("text") or ""),
+        choices=tuple(Choice(str(each["key"]), str(each["words"])) for each in document.get("choices") or ()),
+        free=bool(document.get("free")),
+    )

@@ -23,6 +23,8 @@ class TimeoutReason(StrEnum):
     """A step in it took too long."""
     MODEL = "model_timeout"
     """A call of a model in it took too long."""
+    WAIT = "wait_timeout"
+    """What it waited for (an answer, for one) did not come in time."""
 
     @property
     def error(self) -> RunError:
@@ -37,6 +39,8 @@ class TimeoutReason(StrEnum):
                 return cls.STEP
             case StopReason.MODEL_TIMEOUT:
                 return cls.MODEL
+            case StopReason.WAIT_TIMEOUT:
+                return cls.WAIT
             case _:
                 return None
 
@@ -48,4 +52,5 @@ _SAID = {
     TimeoutReason.IDLE: "no progress within the idle time-out",
     TimeoutReason.STEP: "a step took longer than its time-out",
     TimeoutReason.MODEL: "a call of a model took longer than its time-out",
+    TimeoutReason.WAIT: "what it waited for did not come in time",
 }

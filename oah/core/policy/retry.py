@@ -154,6 +154,7 @@ LABELS = frozenset(
         "idle_timeout",
         "step_timeout",
         "model_timeout",
+        "wait_timeout",
         "other",
     }
 )

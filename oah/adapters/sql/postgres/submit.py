@@ -76,7 +76,8 @@ WHERE session_id = %(session)s AND status IN ('running', 'waiting_tool') LIMIT 1
 """
 
 STOP_RUN = """
-WITH was AS MATERIALIZED (SELECT cancel_requested_at IS NULL OR stop_reason IN ('step_timeout', 'model_timeout') AS free
+WITH was AS MATERIALIZED (SELECT cancel_requested_at IS NULL
+    OR stop_reason IN ('step_timeout', 'model_timeout', 'wait_timeout') AS free
   FROM runs WHERE id = %(run)s)
 UPDATE runs SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),
   cancel_requested_by = CASE WHEN was.free THEN %(by)s ELSE cancel_requested_by END,

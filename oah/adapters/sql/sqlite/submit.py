@@ -49,9 +49,11 @@ WHERE session_id = ? AND status IN ('running', 'waiting_tool')
 """
 STOP_RUN = """
 UPDATE runs SET cancel_requested_at = coalesce(cancel_requested_at, now_us()),
-  cancel_requested_by = CASE WHEN cancel_requested_at IS NULL OR stop_reason IN ('step_timeout', 'model_timeout')
+  cancel_requested_by = CASE WHEN cancel_requested_at IS NULL
+      OR stop_reason IN ('step_timeout', 'model_timeout', 'wait_timeout')
     THEN ? ELSE cancel_requested_by END,
-  stop_reason = CASE WHEN cancel_requested_at IS NULL OR stop_reason IN ('step_timeout', 'model_timeout')
+  stop_reason = CASE WHEN cancel_requested_at IS NULL
+      OR stop_reason IN ('step_timeout', 'model_timeout', 'wait_timeout')
     THEN ? ELSE stop_reason END, voided = voided OR ?
 WHERE id = ?
 """
