@@ -22,7 +22,7 @@ from oah.core.dialogue.marker import input_fault
 from oah.core.dialogue.outcome import Facts
 from oah.core.dialogue.profile import Profile
 from oah.core.dialogue.screen_profile import HeadlessRules, screen_profile
-from oah.core.dialogue.text import Answer
+from oah.core.dialogue.text import Answer, strip_escapes
 from oah.errors import AgentError, Broken, Unavailable
 from oah.ports.agent import MAX_RESULT_BYTES, AgentSpec, TurnControl, TurnRequest, TurnResult, TurnStatus
 
@@ -72,7 +72,7 @@ class HeadlessAgent(PtyAgent):
 
     def turn(self, request: TurnRequest, control: TurnControl) -> TurnResult:
         """See ports.agent.Agent."""
-        text = self._harmless(request.input)
+        text = self._harmless(request.input, command=request.command)
         if isinstance(text, Refusal):
             return self.failed(AgentError(text.reason, code=text.code))
         if control.cancel_requested():
@@ -87,12 +87,12 @@ class HeadlessAgent(PtyAgent):
             assert result is not None  # only what went on can be refused
         return result
 
-    def _harmless(self, text: str) -> str | Refusal:
-        """The text as an argument that is no option and no command."""
+    def _harmless(self, text: str, *, command: bool) -> str | Refusal:
+        """The text as an argument that is no option, and no command unless one is meant."""
         fault = input_fault(text, limit=MAX_RESULT_BYTES)
         if fault is not None:
             return Refusal(*fault)
-        planned = plan(text, self.rules.injection, bracketed=True)
+        planned = plan(text, self.rules.injection, bracketed=True, command=command)
         if isinstance(planned, Refusal):
             return planned
         if len(planned.text.encode()) > ARGUMENT_BYTES:
@@ -139,7 +139,7 @@ class HeadlessAgent(PtyAgent):
     def _concluded(self, watch: Watch, hearing: Hearing, facts: Facts, written: str, beside: str) -> TurnResult:
         rules = self._headless
         said = documents(written) if rules.reply is not None else ()
-        reply = written.strip() if rules.reply is None else rules.reply.found(said)
+        reply = self._plain(written) if rules.reply is None else rules.reply.found(said)
         error = rules.error.found(said) if rules.error is not None else None
         fault = _fault(facts, reply, error, beside)
         if reply and (fault is None or error is None):
@@ -147,6 +147,12 @@ class HeadlessAgent(PtyAgent):
         self._ref = self._reference(said, worked=fault is None and facts.exit_code == 0)
         result = self.conclude(watch, hearing, facts if fault is None else replace(facts, fault=fault))
         return replace(result, session_ref=self._ref, exit_code=facts.exit_code)
+
+    def _plain(self, written: str) -> str:
+        """All it wrote, but for lines that are none of its reply."""
+        noise = self.rules.reply.noise
+        lines = strip_escapes(written).splitlines()
+        return "\n".join(line for line in lines if not any(pattern.search(line) for pattern in noise)).strip()
 
     def _reference(self, said: tuple[object, ...], *, worked: bool) -> str | None:
         """The conversation's name: what the program says now, else what was known."""
