@@ -38,7 +38,15 @@ def reply(screen: Screen, text: str, rules: ReplyRules, composer: ComposerRule, 
         lines = list(screen.lines[: found.first] if found is not None else screen.lines)
         begins = [at for at, line in enumerate(lines) if rules.begin.search(line)]
         said = _told(lines[begins[-1] :], rules) if begins else []
-    return textwrap.dedent("\n".join(said)).strip("\n")
+    return _dedented(said, rules).strip("\n")
+
+
+def _dedented(said: Sequence[str], rules: ReplyRules) -> str:
+    """Without the indent that all lines have; what follows a first line that was cut free of its mark has its own."""
+    if rules.begin is None or not said:
+        return textwrap.dedent("\n".join(said))
+    rest = textwrap.dedent("\n".join(said[1:]))
+    return "\n".join((said[0], rest)) if len(said) > 1 else said[0]
 
 
 def _after(lines: Sequence[str], text: str, rules: ReplyRules) -> int:
