@@ -188,7 +188,7 @@ class SqliteExecution:
         number = self._numbered(fence.session_id, 0 if cancelled else 1)
         data = stop.data if cancelled else {}
         self._event(fence.session_id, number, fence.run_id, fence.attempt, f"run.{outcome}", data, now)
-        self._cursor.execute(END_ATTEMPT, (now, outcome, None, None, fence.run_id, fence.attempt))
+        self._cursor.execute(END_ATTEMPT, (now, outcome, None, None, None, None, fence.run_id, fence.attempt))
         self._cursor.execute(DISOWN, (fence.session_id, fence.token))
         self._cursor.execute(CLOSE, (now, fence.session_id))
         return FencedRow("cancelled" if cancelled else "queued", number, stop.voided)
