@@ -10,6 +10,7 @@ import os
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
@@ -55,6 +56,11 @@ class WorkerSettings(Section):
     port: int = Field(default=8789, ge=0, le=65535)
     profiles: tuple[str, ...] | None = None
     """None: every profile that the package and ``agents.d`` know."""
+    check_profiles: Literal["version", "program", "off"] = "version"
+    """At the start, profiles are not served whose program is not on the PATH (``program``), or also whose program is of
+    a version that their rules were not made for (``version``)."""
+    path: str | None = None
+    """PATH of agents; None: the usual directories of a system. A session's environment may say otherwise."""
     agent_uid: int | None = None
     agent_gid: int | None = None
 

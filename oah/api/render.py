@@ -250,6 +250,7 @@ def worker_document(worker: WorkerReport, *, sessions: bool) -> Document:
         "busy": worker.busy,
         "parked": worker.parked,
         "profiles": list(worker.profiles),
+        "withdrawn": dict(worker.withdrawn),
         "version": worker.version,
         "cordoned": worker.cordoned,
         "draining": worker.draining,

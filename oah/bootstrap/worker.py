@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from oah.adapters.blobs.directory import DirectoryBlobs
 from oah.adapters.hooks.caller import HookCalls
 from oah.adapters.inprocess.noop import AgentsByProfile, NoopAgents
-from oah.adapters.pty.agents import Surroundings
+from oah.adapters.pty.agents import DEFAULT_PATH, Surroundings
 from oah.adapters.pty.factory import PtyAgents
 from oah.adapters.pty.host import PtyHost
 from oah.adapters.pty.profiles import load_profiles
+from oah.adapters.pty.programs import Programs
 from oah.adapters.pty.recording import RecordingWriter
 from oah.adapters.sql.history import HistoryFile
 from oah.adapters.system.figures import ProcessGauge
@@ -32,6 +34,11 @@ from oah.settings import Settings
 from oah.worker.context import WorkerContext, WorkerRules
 from oah.worker.identity import Identity, take_name
 from oah.worker.worker import Worker
+
+CHECKING = timedelta(seconds=5)
+"""Longest that looking for the programs of profiles may hold up a worker's start."""
+
+_log = logging.getLogger(__name__)
 
 
 def worker_of(
@@ -56,6 +63,7 @@ def worker_of(
     catalogue = load_profiles(settings.data_dir / PROFILES_DIR)
     agents = _agents(kit, identity, host, catalogue)
     profiles = section.profiles or agents.profiles()
+    withdrawn = withdrawn_profiles(settings, catalogue, profiles)
     gauge = ProcessGauge()
     slots = section.slots
     context = WorkerContext(
@@ -65,7 +73,8 @@ def worker_of(
         version=oah_version(),
         pid=os.getpid(),
         pool=section.pool,
-        lanes=tuple(Lane(section.pool, profile) for profile in profiles),
+        lanes=tuple(Lane(section.pool, profile) for profile in profiles if profile not in withdrawn),
+        withdrawn=withdrawn,
         rules=WorkerRules(
             slots=slots,
             parked=2 * slots if section.parked is None else section.parked,
@@ -103,6 +112,28 @@ def worker_of(
     return Worker(context)
 
 
+def withdrawn_profiles(
+    settings: Settings, catalogue: Mapping[str, Profile], profiles: Sequence[str]
+) -> Mapping[str, str]:
+    """Which of these are not served, and why: better here than in the runs of users. Logged; takes seconds at most."""
+    wish = settings.worker.check_profiles
+    if wish == "off":
+        return {}
+    programs = Programs(settings.worker.path or DEFAULT_PATH, memory=settings.data_dir / "programs.json")
+    chosen = [catalogue[name] for name in profiles if name in catalogue]
+    withdrawn: dict[str, str] = {}
+    for name, found in programs.look_all(chosen, within=CHECKING).items():
+        if found.fault is not None:
+            withdrawn[name] = found.fault
+        elif found.mismatch is not None:
+            _log.warning("agent %s: %s", name, found.mismatch)
+            if wish == "version":
+                withdrawn[name] = found.mismatch
+    if withdrawn:
+        _log.info("not served: %s", "; ".join(f"{name} ({why})" for name, why in sorted(withdrawn.items())))
+    return withdrawn
+
+
 def retry_rules(settings: Settings, catalogue: Mapping[str, Profile]) -> Callable[[str], retry.Rules]:
     """The deployment's rules with what each profile wishes on top."""
     section = settings.retry
@@ -135,6 +166,7 @@ def _agents(kit: Kit, identity: Identity, host: PtyHost, catalogue: Mapping[str,
         blobs,
         writer,
         identity.directory / "scratch",
+        path=kit.settings.worker.path or DEFAULT_PATH,
         head_bytes=limits.recording_head_bytes,
         tail_bytes=limits.recording_tail_bytes,
     )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
 from oah.core.model.hook import Hook
-from oah.core.model.ids import WorkerId
+from oah.core.model.ids import WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
-from oah.core.policy import claim_order, retry
+from oah.core.policy import answers, claim_order, retry
 from oah.ports.agent import AgentFactory, KillLadder
 from oah.ports.broker import Broker
 from oah.ports.clock import Clock, Ids
@@ -36,6 +36,8 @@ class WorkerRules:
     drain_grace: timedelta
     heartbeat: timedelta
     ladder: KillLadder = field(default_factory=KillLadder)
+    waiting: int = 64
+    """Runs that wait for an answer in no slot; each one more takes the place of a new run."""
     output_bytes: int = 1024 * 1024
     """Text of ``run.output`` events per attempt."""
     agent_uid: int | None = None
@@ -72,6 +74,8 @@ class WorkerContext:
     version: str
     pool: str
     lanes: tuple[Lane, ...]
+    withdrawn: Mapping[str, str] = field(default_factory=dict)
+    """Profiles that are not among its lanes → why."""
     rules: WorkerRules
     store: Store
     broker: Broker
@@ -102,5 +106,11 @@ class WorkerContext:
     hook_caller: HookCaller = field(default_factory=NoHookCaller)
     api_url: Callable[[], str | None] = lambda: None
     """Where agents reach the API; told to them in ``OAH_API_URL``."""
+    answers: Callable[[str], tuple[answers.Rule, ...]] = lambda profile: ()
+    """Which questions of its programs a profile answers itself."""
+    workspace_answers: Callable[[WorkspaceId], tuple[answers.Rule, ...]] = lambda workspace: ()
+    """The same of a workspace, as it was known a moment ago."""
+    wait_timeout: Callable[[str], timedelta] = lambda profile: timedelta(days=1)
+    """How long a question of that profile's program stands."""
     on_drain: Callable[[], None] = lambda: None
     """An operator drains this worker: a process of its own ends, an embedded one only takes no more."""

@@ -168,6 +168,7 @@ class Worker(ThreadComponent):
             cpu_percent=figures.cpu_percent,
             rss_bytes=figures.rss_bytes,
             sessions={a.fence.session_id: a.fence.run_id for a in working},
+            withdrawn=self._context.withdrawn,
         )
         self._context.broker.report(report, ttl=max(self._context.rules.heartbeat * 3, self._context.rules.lease))
 

@@ -18,14 +18,17 @@ from oah.adapters.pty.attendant import Attendant
 from oah.adapters.pty.cpu import cpu_seconds
 from oah.adapters.pty.hearing import Hearing
 from oah.adapters.pty.host import PtyHost
+from oah.adapters.pty.live import Live, Lives
 from oah.adapters.pty.matching import Ended, Matcher
 from oah.adapters.pty.process import PtyProcess
 from oah.adapters.pty.recording import HEAD_BYTES, TAIL_BYTES, Recording, RecordingWriter
+from oah.adapters.pty.screen import ScreenModel
 from oah.adapters.pty.speech import Speech
 from oah.adapters.pty.watch import Watch
 from oah.core.dialogue.limits import Limits
 from oah.core.dialogue.outcome import Facts, judge
 from oah.core.dialogue.profile import Profile
+from oah.core.model.ids import SessionId
 from oah.errors import AgentError, Broken, Conflict, Unavailable
 from oah.ports.agent import AgentSpec, TurnControl, TurnRequest, TurnResult, TurnStatus
 from oah.ports.blobs import Blobs
@@ -34,7 +37,7 @@ from oah.ports.terminal import ExitCause, SpawnSpec
 
 DRAIN_SECONDS = 2.0
 """How long after an exit the rest of its output is read."""
-_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TYPED_RECORDED = 65536
 
 
@@ -46,14 +49,19 @@ class Surroundings:
     blobs: Blobs
     writer: RecordingWriter
     scratch_root: Path
-    path: str = _DEFAULT_PATH
+    path: str = DEFAULT_PATH
     head_bytes: int = HEAD_BYTES
     tail_bytes: int = TAIL_BYTES
     attendant: Attendant = field(default_factory=Attendant)
+    lives: Lives = field(default_factory=Lives)
 
 
 class PtyAgent:
     """One agent's directory, recording and end. Subclasses drive its turns."""
+
+    model: ScreenModel | None = None
+    """Its screen, where somebody draws it all the time."""
+    live: Live | None = None
 
     def __init__(self, spec: AgentSpec, profile: Profile, around: Surroundings) -> None:
         self.spec, self.profile, self.around = spec, profile, around
@@ -143,8 +151,18 @@ class PtyAgent:
             )
         )
         self.process = process
+        self.live = Live(
+            SessionId(spec.session_id),
+            process.terminal,
+            self,
+            model=self.model,
+            rows=profile.rows,
+            columns=profile.cols,
+        )
         if self.recording is not None:
             process.terminal.record(self.recording)
+            self.live.bound(self._run, self._attempt)
+        self.around.lives.add(self.live)
         return process
 
     # -- recording --------------------------------------------------------------------------------------------------
@@ -172,6 +190,8 @@ class PtyAgent:
         self.around.writer.add(recording)
         if self.process is not None:
             self.process.terminal.record(recording)
+        if self.live is not None:
+            self.live.bound(self._run, self._attempt)
 
     def place_run_env(self, own: Mapping[str, str]) -> None:
         """The run's own environment, for a program that stays from run to run: NAME=VALUE, a line each."""
@@ -192,6 +212,8 @@ class PtyAgent:
             return None
         if self.process is not None:
             self.process.terminal.record(None)
+        if self.live is not None:
+            self.live.bound(None, 0)
         return self.around.writer.finish(recording)
 
     # -- the end of a turn ------------------------------------------------------------------------------------------
@@ -297,6 +319,12 @@ class PtyAgent:
 
     # -- life -------------------------------------------------------------------------------------------------------
 
+    def resize(self, *, rows: int, columns: int) -> None:
+        """Another size for program and recording."""
+        self.running.terminal.resize(rows=rows, cols=columns)
+        if self.recording is not None:
+            self.recording.resized(rows=rows, cols=columns)
+
     def alive(self) -> bool:
         """See ports.agent.Agent."""
         return self.process is not None and self.process.exited() is None and not self._closed
@@ -318,6 +346,8 @@ class PtyAgent:
         self._closed = True
         if self.process is not None:
             self.process.terminal.close()
+        if self.live is not None:
+            self.around.lives.remove(self.live)
         self.discard()
 
     def ask_to_leave(self, process: PtyProcess, grace: timedelta) -> None:

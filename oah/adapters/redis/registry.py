@@ -84,6 +84,7 @@ def _encode(worker: WorkerReport) -> dict[str, Any]:
         "cpu_percent": worker.cpu_percent,
         "rss_bytes": worker.rss_bytes,
         "sessions": dict(worker.sessions),
+        "withdrawn": dict(worker.withdrawn),
     }
 
 
@@ -107,5 +108,6 @@ def _decode(data: dict[str, Any], *, seen_ms: int) -> WorkerReport:
         cpu_percent=float(data.get("cpu_percent", 0.0)),
         rss_bytes=int(data.get("rss_bytes", 0)),
         sessions={str(key): str(value) for key, value in data.get("sessions", {}).items()},
+        withdrawn={str(key): str(value) for key, value in data.get("withdrawn", {}).items()},
         last_seen_at=datetime.fromtimestamp(seen_ms / 1000, UTC),
     )

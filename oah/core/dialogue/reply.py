@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from oah.core.dialogue.reading import ComposerRule, Pattern, find_composer
 from oah.core.dialogue.screen import Screen, folded
@@ -38,6 +38,8 @@ def reply(screen: Screen, text: str, rules: ReplyRules, composer: ComposerRule, 
         lines = list(screen.lines[: found.first] if found is not None else screen.lines)
         begins = [at for at, line in enumerate(lines) if rules.begin.search(line)]
         said = _told(lines[begins[-1] :], rules) if begins else []
+        if not begins and screen.alternate and rules.echo is not None and not _echoes(lines, rules):
+            said = _told(lines, replace(rules, begin=None))  # its beginning has scrolled out of reach
     return _dedented(said, rules).strip("\n")
 
 
@@ -79,6 +81,10 @@ def _covers(lines: Sequence[str], at: int, wanted: str, rules: ReplyRules) -> in
 def _echoed(line: str, rules: ReplyRules) -> str:
     found = rules.echo.search(line) if rules.echo is not None else None
     return line if found is None else found.group(1) or ""
+
+
+def _echoes(lines: Sequence[str], rules: ReplyRules) -> bool:
+    return rules.echo is not None and any(rules.echo.search(line) for line in lines)
 
 
 def _told(lines: Sequence[str], rules: ReplyRules) -> list[str]:

@@ -44,6 +44,8 @@ class WorkerReport:
     rss_bytes: int = 0
     sessions: Mapping[str, str] = field(default_factory=dict)
     """Session → run that it executes now (bounded by the slots)."""
+    withdrawn: Mapping[str, str] = field(default_factory=dict)
+    """Profiles that it knows and does not serve → why: no program, or one that their rules were not made for."""
     last_seen_at: datetime | None = None
 
     @property
