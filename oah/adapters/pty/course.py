@@ -81,9 +81,27 @@ class Course:
     # -- before the text --------------------------------------------------------------------------------------------
 
     def _give(self) -> Question | None:
-        asked = self._find_place()
-        if asked is not None or self._stopped():
-            return asked
+        slow_down(self.screen, self.throttle, self._stopped)
+        begun = time.monotonic()
+        while True:
+            asked = self._find_place()
+            if asked is not None or self._stopped():
+                return asked
+            with self.screen.terminal.typing:  # a person who types meanwhile waits until the text is submitted
+                if self._is_still_empty():
+                    self._give_now()
+                    return None
+            self._check_patience(time.monotonic() - begun)
+            self.screen.pump(SLICE)
+
+    def _is_still_empty(self) -> bool:
+        """Keys that a person pressed a moment ago may not be shown yet."""
+        while self.screen.keys_unseen and self.screen.pump(_KEY_PAUSE):
+            pass
+        composer = self.screen.read().composer
+        return not (self.screen.terminal.draft if composer is None else composer.draft)
+
+    def _give_now(self) -> None:
         rules, screen = self.screen.rules, self.screen.look()
         planned = injection.plan(
             self.request.input,
@@ -94,7 +112,6 @@ class Course:
         )
         if isinstance(planned, injection.Refusal):
             raise Refused(planned.reason, code=planned.code)
-        slow_down(self.screen, self.throttle, self._stopped)
         self._mark = _line_of(screen, read(screen, rules.screen))
         self._text = planned.text
         self._before = self._reply(screen)
@@ -114,7 +131,6 @@ class Course:
             self._state = turn.Turn(time.monotonic())
         elif self.watch.cancelled and not self.watch.over():
             self.over = clear(self.screen)
-        return None
 
     def _find_place(self) -> Question | None:
         """Wait until the composer is there and empty. Raises Refused when somebody else's line stays in it."""
@@ -238,11 +254,12 @@ class Course:
         return typing(question, text, self.screen.rules.keys, self.screen.rules.injection)
 
     def _type(self, typed: Typing) -> None:
-        if typed.text:
-            self.screen.press(typed.text)
-            self.screen.pump(_KEY_PAUSE)
-        if typed.key:
-            self.screen.press(typed.key)
+        with self.screen.terminal.typing:
+            if typed.text:
+                self.screen.press(typed.text)
+                self.screen.pump(_KEY_PAUSE)
+            if typed.key:
+                self.screen.press(typed.key)
         self._state = turn.replied(self._state, self._dialog, time.monotonic())
         self.screen.pump(_KEY_PAUSE)
 
@@ -253,6 +270,8 @@ class Course:
         that somebody has begun."""
         composer = reading.composer
         if not self._speech.waits or composer is None or composer.draft or self._stopped():
+            return
+        if self.screen.keys_unseen:
             return
         said = self._speech.next()
         if said is None:
@@ -272,9 +291,15 @@ class Course:
         live = reading.condition is Condition.WORKING
         mark = _line_of(screen, reading)
         try:
-            ended = give(
-                self.screen, planned, mark=mark, stop=self.watch.over, unwanted=lambda: self.watch.cancelled, live=live
-            )
+            with self.screen.terminal.typing:
+                ended = give(
+                    self.screen,
+                    planned,
+                    mark=mark,
+                    stop=self.watch.over,
+                    unwanted=lambda: self.watch.cancelled,
+                    live=live,
+                )
         except AgentError:
             self._speech.settle(said, Delivery.UNVERIFIED)
             raise

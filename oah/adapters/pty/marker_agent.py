@@ -4,6 +4,8 @@ over."""
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 
@@ -19,6 +21,9 @@ from oah.ports.agent import MAX_RESULT_BYTES, TurnControl, TurnRequest, TurnResu
 from oah.ports.terminal import ExitCause
 
 _TYPING = timedelta(seconds=10)
+_TAKEN = "composer_not_empty"
+_PATIENCE = 10.0
+"""Seconds that somebody who types at the prompt has to finish the line."""
 _EXIT_AFTER_END = timedelta(seconds=2)
 _SAID = 500
 """Characters of a failed start's output that its error repeats."""
@@ -113,13 +118,15 @@ class MarkerAgent(PtyAgent):
         watch = self.watch(process, request, control)
         hearing = self.hearing(request, control, watch)
         try:
-            self._inject(request)
+            self._inject(request, watch)
             try:
                 facts = self._listen(watch, hearing)
             finally:
                 self.speech.end()
         except AgentError as error:
             watch.refuse_fenced()
+            if error.code == _TAKEN and process.exited() is None and not watch.killed:
+                return self._unsaid(error, cancelled=watch.cancelled)
             if process.exited() is None:
                 watch.kill()
                 # A terminal that is gone may be the first sign of a lost host, which is not the agent's fault.
@@ -132,7 +139,20 @@ class MarkerAgent(PtyAgent):
         self._idle = result.keep_warm
         return result
 
-    def _inject(self, request: TurnRequest) -> None:
+    def _unsaid(self, error: AgentError, *, cancelled: bool) -> TurnResult:
+        """Nothing was typed: the program is as it was."""
+        self._idle, recording = True, self.finish_recording()
+        if cancelled:
+            return TurnResult(status=TurnStatus.CANCELLED, keep_warm=self.warm, recording=recording)
+        return TurnResult(
+            status=TurnStatus.FAILED,
+            error_code=error.code,
+            error_message=error.message,
+            keep_warm=self.warm,
+            recording=recording,
+        )
+
+    def _inject(self, request: TurnRequest, watch: Watch) -> None:
         process = self.running
         text = request.input if request.input.endswith("\n") else request.input + "\n"
         self.place("input", text)
@@ -146,8 +166,23 @@ class MarkerAgent(PtyAgent):
             run_id=request.run_id,
             attempt=request.attempt,
         )
-        process.terminal.set_echo(on=False)
-        process.terminal.write(line.encode() + b"\n", _TYPING)
+        with self._alone(watch):
+            process.terminal.set_echo(on=False)
+            process.terminal.write(line.encode() + b"\n", _TYPING)
+
+    @contextmanager
+    def _alone(self, watch: Watch) -> Iterator[None]:
+        """While nobody else types, and no line is half typed. Raises AgentError `composer_not_empty`."""
+        terminal = self.running.terminal
+        end = time.monotonic() + _PATIENCE
+        while True:
+            with terminal.typing:
+                if not terminal.draft:
+                    yield
+                    return
+            if time.monotonic() >= end or watch.cancelled or watch.over():
+                raise AgentError("somebody's half-typed line stands at the prompt", code=_TAKEN)
+            time.sleep(0.05)
 
     def _listen(self, watch: Watch, hearing: Hearing) -> Facts:
         begin, end = compiled(begin_pattern(self.nonce, self._turn)), compiled(end_pattern(self.nonce, self._turn))

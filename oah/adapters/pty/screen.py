@@ -14,8 +14,10 @@ from typing import Any
 
 import pyte
 
+from oah.adapters.pty.painting import paint
 from oah.core.dialogue.answers import Terminal, answer
 from oah.core.dialogue.escapes import Cleaner, ModeSet, Query, other_screen
+from oah.core.dialogue.frames import Snapshot
 from oah.core.dialogue.screen import Screen
 
 WAITING_CHARACTERS = 262_144
@@ -65,12 +67,15 @@ class ScreenModel:
         self._damaged = False
         self._looked: Screen | None = None
         self._looked_at = -1
+        self._offset = 0
         self.changes = 0
         """Grows with everything that may change the screen."""
 
-    def feed(self, data: bytes) -> bytes:
-        """Take what the program wrote; returns what the terminal answers to it. Never raises."""
+    def feed(self, data: bytes, *, upto: int = 0) -> bytes:
+        """Take what the program wrote; returns what the terminal answers to it. `upto`: offset of what comes after it.
+        Never raises."""
         with self._lock:
+            self._offset = upto
             answers = [self._take(piece) for piece in self._cleaner.feed(data)]
         return b"".join(answers)
 
@@ -94,6 +99,13 @@ class ScreenModel:
                 damaged=self._damaged,
             )
             return self._looked
+
+    def snapshot(self) -> Snapshot:
+        """The screen as bytes that paint it, and the offset of what comes after it."""
+        with self._lock:
+            self._draw()
+            on_other = self._on is self._other
+            return Snapshot(self._offset, paint(self._main, self._other, on_other=on_other, modes=self._modes))
 
     def skipped(self) -> None:
         """Output was lost: what comes next may begin in the middle of anything."""

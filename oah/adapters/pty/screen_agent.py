@@ -47,7 +47,7 @@ class ScreenAgent(PtyAgent):
     def __init__(self, spec: AgentSpec, profile: Profile, around: Surroundings) -> None:
         super().__init__(spec, profile, around)
         self.rules: ScreenProfile = screen_profile(profile.tables, compiled, source=profile.source)
-        self.model = ScreenModel(rows=profile.rows, columns=profile.cols)
+        self.model: ScreenModel = ScreenModel(rows=profile.rows, columns=profile.cols)
         self.throttle = Throttle()
 
     @property
@@ -73,9 +73,7 @@ class ScreenAgent(PtyAgent):
     def resize(self, *, rows: int, columns: int) -> None:
         """Another size for program, screen and recording."""
         self.model.resize(rows=rows, columns=columns)
-        self.running.terminal.resize(rows=rows, cols=columns)
-        if self.recording is not None:
-            self.recording.resized(rows=rows, cols=columns)
+        super().resize(rows=rows, columns=columns)
 
     # -- start ------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ SLICE = timedelta(seconds=0.1)
 KEY = timedelta(seconds=2)
 """How long a program may take to read a key."""
 
+_SHOWN = 0.3
+"""Seconds within which a program shows a key."""
 _READ = 65_536
 _ANSWER = timedelta(seconds=0.2)
 _REST = 3.0
@@ -53,6 +55,11 @@ class ScreenTerminal:
     def quiet(self) -> float:
         """Seconds since the last output or key."""
         return time.monotonic() - max(self.output_at, self.key_at)
+
+    @property
+    def keys_unseen(self) -> bool:
+        """Whether a person pressed a key so lately that the screen may not show it yet."""
+        return time.monotonic() - self.terminal.pressed_at < _SHOWN
 
     def listen(self, ears: Callable[[str], None] | None) -> None:
         """Who is told what the program writes, as it is."""
@@ -101,7 +108,7 @@ class ScreenTerminal:
         self.output_at = time.monotonic()
         if self._ears is not None:
             self._ears(self._decoder.decode(data))
-        answers = self.model.feed(data)
+        answers = self.model.feed(data, upto=self.terminal.position)
         if answers:
             self.terminal.write(answers, patience)
         return True, True

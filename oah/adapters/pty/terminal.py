@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 
+from oah.core.dialogue.tape import Tape
 from oah.errors import AgentError
 from oah.ports.terminal import OutputSink
 
@@ -45,6 +46,15 @@ class PtyTerminal:
         self._filled = threading.Condition(self._lock)
         self._chunks: deque[bytes] = deque()
         self._size = 0
+        self._tape = Tape()
+        self.position = 0
+        """Offset after the last byte that the consumer has taken; dropped bytes count."""
+        self.typing = threading.RLock()
+        """Held by whoever types: one write is never inside another, nor keys of a person inside a text of ours."""
+        self.pressed_at = float("-inf")
+        """When a person typed last (monotonic seconds)."""
+        self.draft = 0
+        """Characters of a line that a person may have left unfinished, for programs that show none."""
         self._dropped = 0
         self._line = 0
         self._ended = False
@@ -76,10 +86,15 @@ class PtyTerminal:
             taken.append(chunk)
             size -= len(chunk)
             self._size -= len(chunk)
+        self.position = self._tape.end - self._size
         return b"".join(taken)
 
     def write(self, data: bytes, timeout: timedelta, *, stop: Callable[[], bool] = lambda: False) -> None:
         """See ports.terminal.Terminal. `stop`: asked while the program does not read; True: give up at once."""
+        with self.typing:
+            self._write(data, timeout, stop)
+
+    def _write(self, data: bytes, timeout: timedelta, stop: Callable[[], bool]) -> None:
         self._check_lines(data)
         end = time.monotonic() + timeout.total_seconds()
         done = 0
@@ -134,6 +149,34 @@ class PtyTerminal:
         """Call this, in the reader thread, whenever there is something to take (None = nobody). It must not block."""
         with self._filled:
             self._woken = call
+
+    # -- viewers ----------------------------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> int:
+        """Offset of the byte that comes next."""
+        with self._lock:
+            return self._tape.end
+
+    def replay(self, offset: int, limit: int) -> bytes | None:
+        """Bytes from `offset` on that were read lately, taken by the consumer or not; None: no longer kept."""
+        with self._lock:
+            return self._tape.read(offset, limit)
+
+    def replayable(self) -> int:
+        """Offset of the oldest byte that is still kept."""
+        with self._lock:
+            return self._tape.start
+
+    def wait_beyond(self, offset: int, changed: Callable[[], bool], timeout: timedelta) -> None:
+        """Until bytes after `offset` were read, or `changed` (asked at each `nudge`)."""
+        with self._filled:
+            self._filled.wait_for(lambda: self._tape.end > offset or changed(), timeout.total_seconds())
+
+    def nudge(self) -> None:
+        """Something about the terminal has changed: whoever waits looks again."""
+        with self._filled:
+            self._filled.notify_all()
 
     # -- the terminal itself ----------------------------------------------------------------------------------------
 
@@ -235,6 +278,7 @@ class PtyTerminal:
     def _keep(self, data: bytes) -> None:
         if self._sink is not None:
             self._sink.feed(data)
+        self._tape.append(data)
         self._chunks.append(data)
         self._size += len(data)
         while self._size > self._cap:
