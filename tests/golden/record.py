@@ -49,9 +49,9 @@ class _Tape:
         tape = self
 
         class Taped(ScreenModel):
-            def feed(self, data: bytes) -> bytes:
+            def feed(self, data: bytes, **more: Any) -> bytes:
                 tape.note("o", tape._decoder.decode(data))
-                return super().feed(data)
+                return super().feed(data, **more)
 
         return Taped
 

@@ -103,7 +103,7 @@ def _aider(url: str, write: Write) -> Mapping[str, str]:
         "OPENAI_API_BASE": f"{url}/v1",
         "OPENAI_API_KEY": "dummy",
         "AIDER_MODEL": f"openai/{MODEL}",
-        "AIDER_CHAT_MODE": "ask",
+        "AIDER_EDIT_FORMAT": "ask",
     }
 
 

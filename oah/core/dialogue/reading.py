@@ -58,7 +58,8 @@ class DialogRule:
 class ComposerRule:
     """Where one types. `start`: its first line, group 1 (if any) what stands in it. `above`, `end`: the lines around
     it. `never`: a first line that only looks like one. `hints`: what an empty one shows. `footer`: at most so many
-    lines that are not blank lie below. `at_cursor`: it is where the cursor is (plain prompts)."""
+    lines that are not blank lie below. `at_cursor`: it is where the cursor is (plain prompts). `stacked`: each of its
+    lines begins like the first."""
 
     start: Pattern
     above: Pattern | None = None
@@ -67,6 +68,7 @@ class ComposerRule:
     hints: tuple[Pattern, ...] = ()
     footer: int = 4
     at_cursor: bool = False
+    stacked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +153,8 @@ def find_composer(screen: Screen, rule: ComposerRule) -> Composer | None:
         below = sum(1 for line in screen.lines[last + 1 :] if line.strip())
         if below > rule.footer:
             return None
+        while rule.stacked and first and rule.start.search(screen.lines[first - 1]):
+            first -= 1
         return Composer(first, last, _draft(screen, rule, first, last))
     return None
 

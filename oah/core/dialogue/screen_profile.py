@@ -5,7 +5,7 @@ Tables of the profile (`kind = "screen"`), all but `screen.composer.start` optio
 * ``[screen]`` ``busy``: lines that are there while it works; ``near``: how many lines count as the bottom;
   ``settle_seconds``, ``unseen_seconds``, ``unknown_seconds`` (0: never): see `turn.TurnRules`; ``ready_without``: a
   start that is never recognised counts as ready after so many seconds.
-* ``[screen.composer]`` ``start``, ``above``, ``end``, ``never``, ``hints``, ``footer``, ``at_cursor``: see
+* ``[screen.composer]`` ``start``, ``above``, ``end``, ``never``, ``hints``, ``footer``, ``at_cursor``, ``stacked``: see
   `reading.ComposerRule`.
 * ``[[screen.dialogs]]`` ``name``, ``kind``, ``lines``, ``choice``, ``free``: see `reading.DialogRule`; ``keys``: what
   to type for a choice (default: its key).
@@ -14,10 +14,7 @@ Tables of the profile (`kind = "screen"`), all but `screen.composer.start` optio
 * ``[screen.reply]`` ``echo``, ``begin``, ``noise``, ``stop``: see `reply.ReplyRules`.
 * ``[[files]]`` ``path`` (below HOME), ``text``: written before the start unless it is there; ``{cwd}`` and ``{home}``
   are replaced.
-* ``[resume]`` ``new``, ``argv``: arguments that start a conversation under a name of our choice (``{ref}``), and that
-  go on with one; ``capture``: a pattern whose group 1 is its name, looked for on the screen when it ends; ``record``:
-  the program's own file of the conversation (a glob below HOME, ``{ref}``); ``refused``: lines that say that it cannot
-  go on.
+* ``[resume]``: see `resuming.py`.
 * ``[headless]`` ``argv``, ``resume``: one process per run that is given ``{input}``; ``reply``, ``ref``, ``error``:
   where in its JSON they stand (`headless.Spot`; without ``reply`` all it writes is the reply); ``env``: for this mode.
 * ``[version]`` ``argv``, ``known``: how it says its version, and which prefixes of it the rules were made for.
@@ -34,6 +31,7 @@ from oah.core.dialogue.headless import Spot, spot
 from oah.core.dialogue.injection import InjectionRules
 from oah.core.dialogue.reading import ComposerRule, DialogRule, Pattern, ScreenRules
 from oah.core.dialogue.reply import ReplyRules
+from oah.core.dialogue.resuming import ResumeRules, resume_rules
 from oah.core.dialogue.turn import TurnRules
 from oah.core.model.question import DialogKind
 from oah.errors import InvalidRequest
@@ -50,17 +48,6 @@ class StartFile:
 
     path: str
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ResumeRules:
-    """How a conversation is named, found again and gone on with."""
-
-    new: tuple[str, ...] = ()
-    argv: tuple[str, ...] = ()
-    capture: Pattern | None = None
-    record: str = ""
-    refused: tuple[Pattern, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +146,7 @@ def screen_profile(table: Mapping[str, Any], compile_: Compile, *, source: str) 
         turn=_turn(screen, blind=rules.composer.at_cursor),
         keys=keys,
         files=tuple(_file(each) for each in top.tables("files")),
-        resume=_resume(top.table("resume"), patterns) if "resume" in table else None,
+        resume=resume_rules(top.take("resume", Mapping), compile_, source=source) if "resume" in table else None,
         headless=_headless(top.table("headless")) if "headless" in table else None,
         version_argv=version.texts("argv"),
         versions=version.texts("known"),
@@ -196,6 +183,7 @@ def _composer(table: _Table, patterns: _Patterns) -> ComposerRule:
         hints=patterns.all(table.texts("hints")),
         footer=table.take("footer", int, 4),
         at_cursor=table.flag("at_cursor"),
+        stacked=table.flag("stacked"),
     )
     table.end()
     return rule
@@ -264,20 +252,6 @@ def _file(table: _Table) -> StartFile:
     found = StartFile(path, table.take("text", str, ""))
     table.end()
     return found
-
-
-def _resume(table: _Table, patterns: _Patterns) -> ResumeRules:
-    rules = ResumeRules(
-        new=table.texts("new"),
-        argv=table.texts("argv"),
-        capture=patterns.one(table.take("capture", str, "")),
-        record=table.take("record", str, ""),
-        refused=patterns.all(table.texts("refused")),
-    )
-    if not rules.argv:
-        raise table.missing("argv")
-    table.end()
-    return rules
 
 
 def _spot(table: _Table, key: str) -> Spot | None:
