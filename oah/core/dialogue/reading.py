@@ -153,9 +153,8 @@ def find_composer(screen: Screen, rule: ComposerRule) -> Composer | None:
         below = sum(1 for line in screen.lines[last + 1 :] if line.strip())
         if below > rule.footer:
             return None
-        while rule.stacked and first and rule.start.search(screen.lines[first - 1]):
-            first -= 1
-        return Composer(first, last, _draft(screen, rule, first, last))
+        top = _top(screen, rule, first)
+        return Composer(top, last, _draft(screen, rule, top, last))
     return None
 
 
@@ -168,6 +167,12 @@ def _starts(screen: Screen, rule: ComposerRule, row: int) -> Found | None:
     if rule.above is not None and not (row and rule.above.search(screen.lines[row - 1])):
         return None
     return rule.start.search(line)
+
+
+def _top(screen: Screen, rule: ComposerRule, first: int) -> int:
+    while rule.stacked and first and rule.start.search(screen.lines[first - 1]):
+        first -= 1
+    return first
 
 
 def _ends(screen: Screen, rule: ComposerRule, first: int) -> int | None:
