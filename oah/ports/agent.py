@@ -17,6 +17,7 @@ from oah.core.model.question import Question
 from oah.core.model.timeout import TimeoutReason
 from oah.core.policy.throttle import Outcome
 from oah.ports.commands import Delivery
+from oah.ports.opening import Opening
 
 MAX_RESULT_BYTES = 1024 * 1024
 """Result text kept in the row; what is longer lies as a blob (source: details.md, Defaults)."""
@@ -37,8 +38,9 @@ class AgentSpec:
 
     `agent_id`: unique per opening, chosen by the caller, names the tree at the host. `env`: additions to the profile's
     clean environment (already resolved, no secret references). `home`: HOME of the agent, created if missing.
-    `session_ref`: the program's own name for the conversation, when a profile can resume. `deadline_boottime`: see
-    ports/terminal.py.
+    `session_ref`: the program's own name for the conversation, when a profile can resume; `fresh_because`: why it must
+    not be gone on with (a reason of `Opening`). `own_cwd`: `cwd` is the session's own, created if missing.
+    `deadline_boottime`: see ports/terminal.py.
     """
 
     agent_id: str
@@ -53,6 +55,8 @@ class AgentSpec:
     deadline_boottime: float
     env: Mapping[str, str] = field(default_factory=dict)
     session_ref: str | None = None
+    fresh_because: str | None = None
+    own_cwd: bool = False
     uid: int | None = None
     gid: int | None = None
 
@@ -153,6 +157,10 @@ class Agent(Protocol):
     def warm(self) -> bool:
         """Whether it lives, is idle and may be kept parked."""
 
+    @property
+    def opening(self) -> Opening:
+        """How it stands to the conversation: after `open`, and again after a turn, which may have shown more."""
+
     def bind(self, *, run_id: str, attempt: int) -> None:
         """A warm agent gets its next run: a recording of its own begins. `open` has bound the first one."""
 
@@ -199,6 +207,7 @@ class AgentFactory(Protocol):
         """Start the program and wait until it is ready. Whatever fails, no tree is left behind.
 
         Raises RequestError `unknown_agent`; AgentError `program_not_found`, `spawn_failed`, `spawn_too_large`,
-        `agent_not_ready`, `deadline_passed`, `agent_unkillable` (the failed opening's tree could not be emptied);
+        `agent_not_ready`, `deadline_passed`, `resume_refused` (the program does not go on: open it again with
+        `fresh_because`), `agent_unkillable` (the failed opening's tree could not be emptied);
         Unavailable `host_lost`; LeaseError `fenced`.
         """

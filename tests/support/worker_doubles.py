@@ -15,6 +15,7 @@ from oah.core.model.session import Session, SessionState
 from oah.core.policy import claim_order
 from oah.errors import OahError
 from oah.ports.agent import Agent, TurnControl, TurnRequest, TurnResult
+from oah.ports.opening import Opening
 from oah.ports.store import AfterRun, RunFence, Settlement, Started
 from oah.ports.telemetry import NullTelemetry
 from oah.worker.context import WorkerContext, WorkerRules
@@ -172,6 +173,10 @@ class WarmAgent:
         self.closed = 0
         self._on_close = on_close
         self._empty = empty
+
+    @property
+    def opening(self) -> Opening:
+        return Opening()
 
     def bind(self, *, run_id: str, attempt: int) -> None: ...
 

@@ -17,6 +17,7 @@ from oah.ports.agent import (
     TurnStatus,
 )
 from oah.ports.commands import Delivery
+from oah.ports.opening import Opening
 
 PROFILE = "noop"
 
@@ -35,6 +36,11 @@ class NoopAgent:
     @property
     def warm(self) -> bool:
         return not self._closed
+
+    @property
+    def opening(self) -> Opening:
+        """It remembers nothing."""
+        return Opening()
 
     def bind(self, *, run_id: str, attempt: int) -> None:
         """Nothing is recorded."""

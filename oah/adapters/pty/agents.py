@@ -22,7 +22,9 @@ from oah.adapters.pty.live import Live, Lives
 from oah.adapters.pty.matching import Ended, Matcher
 from oah.adapters.pty.process import PtyProcess
 from oah.adapters.pty.recording import HEAD_BYTES, TAIL_BYTES, Recording, RecordingWriter
+from oah.adapters.pty.resume import Conversation
 from oah.adapters.pty.screen import ScreenModel
+from oah.adapters.pty.spawning import FOR_MACHINES
 from oah.adapters.pty.speech import Speech
 from oah.adapters.pty.watch import Watch
 from oah.core.dialogue.limits import Limits
@@ -33,6 +35,7 @@ from oah.errors import AgentError, Broken, Conflict, Unavailable
 from oah.ports.agent import AgentSpec, TurnControl, TurnRequest, TurnResult, TurnStatus
 from oah.ports.blobs import Blobs
 from oah.ports.commands import Delivery
+from oah.ports.opening import Opening
 from oah.ports.terminal import ExitCause, SpawnSpec
 
 DRAIN_SECONDS = 2.0
@@ -73,6 +76,12 @@ class PtyAgent:
         self._closed = False
         self._dropped = 0
         self.speech = Speech()
+        self.conversation = Conversation(spec, profile.tables, source=profile.source)
+
+    @property
+    def opening(self) -> Opening:
+        """See ports.agent.Agent."""
+        return self.conversation.opening
 
     @property
     def agent_id(self) -> str:
@@ -92,9 +101,12 @@ class PtyAgent:
         try:
             home = Path(self.spec.home)
             home.mkdir(parents=True, exist_ok=True)
+            cwd = (Path(self.spec.cwd),) if self.spec.own_cwd else ()
+            for own in cwd:
+                own.mkdir(parents=True, exist_ok=True)
             self.scratch.mkdir(parents=True, mode=0o700)
             if self.spec.uid is not None:
-                for own in (home, self.scratch):
+                for own in (home, self.scratch, *cwd):
                     own.parent.chmod(0o711)  # to be passed through, not to be read
                     os.chown(own, self.spec.uid, -1 if self.spec.gid is None else self.spec.gid)
             self.place("boot", self.profile.boot)
@@ -129,6 +141,7 @@ class PtyAgent:
             "SHELL": "/bin/sh",
             "OAH_SCRATCH": str(self.scratch),
             "OAH_NONCE": self.nonce,
+            **FOR_MACHINES,
             **{name: _filled(value, values) for name, value in profile.env.items()},
             **spec.env,
             **(own or {}),
@@ -272,7 +285,12 @@ class PtyAgent:
             tree_empty=empty,
             recording=recording,
             dropped_bytes=dropped,
+            session_ref=self.conversation.current(self.shown),
         )
+
+    def shown(self) -> str:
+        """What is to be seen of the program, where that may tell how its conversation is called."""
+        return ""
 
     def _dropped_since(self, process: PtyProcess | None) -> int:
         """Bytes dropped since the last turn."""

@@ -46,7 +46,7 @@ class HeadlessAgent(PtyAgent):
     def __init__(self, spec: AgentSpec, profile: Profile, around: Surroundings) -> None:
         super().__init__(spec, profile, around)
         self.rules = screen_profile(profile.tables, compiled, source=profile.source)
-        self._ref = spec.session_ref
+        self._ref: str | None = None
 
     @property
     def warm(self) -> bool:
@@ -65,6 +65,11 @@ class HeadlessAgent(PtyAgent):
         self.begin_recording()
         try:
             place_files(self.spec, self.rules.files)
+            self.conversation.begin()
+            if self.conversation.going_on:
+                self._ref = self.conversation.opening.session_ref
+            else:
+                self.conversation.unnamed()
         except BaseException:
             self.finish_recording()
             self.leave()
@@ -83,6 +88,8 @@ class HeadlessAgent(PtyAgent):
         result = self._once(text, request, control)
         if result is None:  # it does not know the conversation any more: a new one, once
             self._ref = None
+            self.conversation.refused()
+            self.conversation.unnamed()
             result = self._once(text, request, control)
             assert result is not None  # only what went on can be refused
         return result
@@ -146,7 +153,7 @@ class HeadlessAgent(PtyAgent):
             hearing.write(reply)
         self._ref = self._reference(said, worked=fault is None and facts.exit_code == 0)
         result = self.conclude(watch, hearing, facts if fault is None else replace(facts, fault=fault))
-        return replace(result, session_ref=self._ref, exit_code=facts.exit_code)
+        return replace(result, session_ref=self.conversation.current(told=self._ref), exit_code=facts.exit_code)
 
     def _plain(self, written: str) -> str:
         """All it wrote, but for lines that are none of its reply."""

@@ -59,7 +59,7 @@ class MarkerAgent(PtyAgent):
         self.prepare()
         self.begin_recording()
         try:
-            process = self.spawn(self.profile.argv)
+            process = self.spawn((*self.profile.argv, *self.conversation.begin()))
             self._matcher = Matcher(process.terminal)
             self._await_ready()
         except BaseException:
@@ -83,6 +83,7 @@ class MarkerAgent(PtyAgent):
             if not reason and time.monotonic() > end:
                 reason = f"not ready after {self.profile.ready.total_seconds():g} s"
             if reason:
+                self.conversation.refuse(said.text())
                 raise AgentError(f"{reason}: {said.text().strip() or '(no output)'}", code="agent_not_ready")
 
     def _start_failed(self, *, gone: bool) -> str:

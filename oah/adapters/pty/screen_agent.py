@@ -84,7 +84,7 @@ class ScreenAgent(PtyAgent):
         self.begin_recording()
         try:
             place_files(self.spec, self.rules.files)
-            process = self.spawn(self.profile.argv)
+            process = self.spawn((*self.profile.argv, *self.conversation.begin()))
             self._screen = ScreenTerminal(process.terminal, self.model, self.rules)
             self._await_ready(self._screen)
         except BaseException:
@@ -136,7 +136,12 @@ class ScreenAgent(PtyAgent):
             raise Unavailable("the PTY host was lost while the agent started", code="host_lost")
         raise self._not_ready(f"the program ended before it was ready (exit status {notice.exit_code})")
 
+    def shown(self) -> str:
+        """Once it is gone: many say at their end how to go on."""
+        return "" if self.alive() else self.model.look().text
+
     def _not_ready(self, reason: str) -> AgentError:
+        self.conversation.refuse(self.model.look().text)
         return AgentError(f"{reason}: {shortened(self.model.look().text) or '(no output)'}", code="agent_not_ready")
 
     # -- a turn -----------------------------------------------------------------------------------------------------

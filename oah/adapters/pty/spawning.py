@@ -10,6 +10,18 @@ from oah.adapters.pty.hostside.tree import TAG_NAME
 from oah.errors import AgentError
 from oah.ports.terminal import SpawnSpec
 
+FOR_MACHINES = {
+    "PAGER": "cat",
+    "GIT_PAGER": "cat",
+    "MANPAGER": "cat",
+    "EDITOR": "true",
+    "VISUAL": "true",
+    "GIT_EDITOR": "true",
+    "GIT_TERMINAL_PROMPT": "0",
+}
+"""What keeps the tools that an agent calls from waiting for a person. ``CI`` is not among them: with it some programs
+draw no screen."""
+
 
 def request_of(spec: SpawnSpec, tag: int) -> dict[str, object]:
     """The message. Raises AgentError for what cannot be started."""
