@@ -72,6 +72,8 @@ class ClaimRequest:
     order: tuple[tuple[Lane, ReadyClass], ...]
     suspect_place: bool = True
     """Whether the worker has a place for a suspect (it holds at most one)."""
+    resumes_only: bool = False
+    """Of the worker's own parked sessions only those that were called in class ``resume``."""
 
 
 @dataclass(frozen=True, slots=True)

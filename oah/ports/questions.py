@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from oah.core.model.ids import WorkerId
 from oah.core.model.run import Step
 from oah.ports.rows import AfterRun, RunFence
-from oah.ports.steps import Inside, Told
+from oah.ports.steps import Inside
 
 
 @dataclass(frozen=True, slots=True)

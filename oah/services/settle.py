@@ -10,6 +10,7 @@ from oah.core.model.session import HoldReason
 from oah.errors import Backpressure, InDoubt, Unavailable
 from oah.ports.broker import Broker, Free, Hear, Target
 from oah.ports.epochs import EpochSource
+from oah.ports.questions import Asked, AskReply
 from oah.ports.store import AfterRun, DeferredRun, OutputChunk, RunFence, Settlement, Store
 from oah.ports.telemetry import Telemetry
 from oah.services.place import Places, awake
@@ -23,6 +24,8 @@ class Ended:
     token: ClaimToken
     after: AfterRun
     parked: bool = False
+    waits: bool = False
+    """Its run asks somebody: nothing but an answer calls it, holds neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,13 @@ class SettleRuns:
                 self.telemetry.count("oah_writes_refused_total", write="release")
         return replies
 
+    def ask(self, asked: Sequence[Asked]) -> list[AskReply]:
+        """The runs wait for somebody's answer. Raises Unavailable: call again, it is found by its key."""
+        try:
+            return self.store.ask(asked)
+        except InDoubt:
+            return self.store.ask(asked)
+
     def output(self, chunks: Sequence[OutputChunk]) -> list[int | None]:
         """Append ``run.output`` events; what the fence refuses is counted."""
         numbers = self.store.output(chunks)
@@ -120,6 +130,8 @@ class SettleRuns:
     def _free(item: Ended) -> Free:
         """A warm agent stays its owner's also while its session is held: for its retry, for one."""
         after = item.after
+        if item.waits:
+            return Free(item.session_id, item.token, Target.PARKED)
         if item.parked:
             waiting = None if after.held else after.waiting
             return Free(item.session_id, item.token, Target.PARKED, waiting, after.until_in, after.held)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,17 +19,20 @@ from oah.core.model.question import Question
 from oah.core.model.run import Outcome, Run, RunError, RunStatus
 from oah.core.model.session import HoldReason
 from oah.core.model.timeout import TimeoutReason
-from oah.errors import AgentError, LeaseError, OahError, Unavailable
+from oah.core.policy import answers
+from oah.errors import AgentError, InvalidRequest, LeaseError, OahError, Unavailable
 from oah.ports.agent import Agent, AgentSpec, TurnRequest, TurnResult, TurnStatus
-from oah.ports.store import OutputChunk, Settlement
+from oah.ports.store import Settlement
 from oah.services.run_keys import run_key
 from oah.worker.context import WorkerContext
+from oah.worker.control import Control
 from oah.worker.hooks import Hooks
 from oah.worker.parked import Parked
 from oah.worker.retries import PlanRetries
 from oah.worker.settler import Settler
 from oah.worker.table import Entry, Table
-from oah.worker.work import Assignment, Ending, Finished, Orphaned, Returned
+from oah.worker.waiting import deadline_in
+from oah.worker.work import Asks, Assignment, Ending, Finished, Orphaned, Returned, Waited
 
 log = logging.getLogger(__name__)
 
@@ -38,52 +41,6 @@ CLOSE_GRACE = timedelta(seconds=2)
 
 NOT_STARTED = ("deadline_passed", "host_away")
 """Nothing ran, because it was too late or because there was no PTY host: the run is released, nothing is counted."""
-
-
-@dataclass(slots=True)
-class _Control:
-    """The hand on a running turn."""
-
-    entry: Entry
-    assignment: Assignment
-    settler: Settler
-    limit: int
-    boottime: Callable[[], float]
-    mark_now: Callable[[], None]
-    asked_at: float | None = None
-
-    def cancel_requested(self) -> bool:
-        return self.entry.cancel_requested and self.overdue() is None and not self.assignment.is_lost()
-
-    def kill_after(self) -> timedelta | None:
-        return self.entry.kill_after
-
-    def overdue(self) -> TimeoutReason | None:
-        return TimeoutReason.of_stop(self.entry.stop_reason)
-
-    def idle_for(self, seen: timedelta) -> timedelta | None:
-        """SQL knows of steps, progress calls and waits; only a mark that begins from now on says that there were
-        none."""
-        now = self.boottime()
-        if self.asked_at is None:
-            self.asked_at = now
-            self.mark_now()
-        if self.entry.sql_at < self.asked_at:
-            return None
-        self.asked_at = None
-        heard = self.entry.heard_at
-        return seen if heard is None else min(seen, timedelta(seconds=max(now - heard, 0.0)))
-
-    def answer(self, question: Question) -> str | None:
-        """Nobody answers for people yet."""
-        return None
-
-    def on_output(self, text: str) -> None:
-        size = len(text.encode("utf-8", "replace"))
-        if not text or self.assignment.said + size > self.limit:
-            return
-        self.assignment.said += size
-        self.settler.said(OutputChunk(self.assignment.fence, text))
 
 
 class Attempts:
@@ -114,7 +71,7 @@ class Attempts:
     def __call__(self, assignment: Assignment) -> None:
         """Run it and hand the ending to the settler; nothing when the session was lost."""
         begun = self._context.clock.monotonic()
-        ending = self._attempt(assignment, begun)
+        ending = self._attempt(assignment, begun) if assignment.waited is None else self._resumed(assignment, begun)
         fence = assignment.fence
         if ending is None:
             self._table.drop(fence.session_id, fence.token)
@@ -122,7 +79,7 @@ class Attempts:
         if isinstance(ending, Finished):
             settlement = self._with_retry(assignment, ending.settlement)
             ending = replace(ending, settlement=settlement, assignment=assignment)
-        kept = isinstance(ending, Finished) and ending.agent is not None
+        kept = isinstance(ending, Asks) or (isinstance(ending, Finished) and ending.agent is not None)
         if not kept:
             self._table.agent(fence.session_id, fence.token, None)
         self._table.ending(fence.session_id, fence.token)
@@ -130,7 +87,7 @@ class Attempts:
 
     def _with_retry(self, assignment: Assignment, settlement: Settlement) -> Settlement:
         run, profile = assignment.started.run, assignment.started.session.lane.profile
-        return self._retries(settlement, run, profile, left=self._deadline_in(assignment))
+        return self._retries(settlement, run, profile, left=deadline_in(self._context, assignment))
 
     # --- the attempt ---
 
@@ -168,40 +125,83 @@ class Attempts:
         return None
 
     def _turn(self, assignment: Assignment, entry: Entry, agent: Agent, kind: str, begun: float) -> Ending | None:
-        run, fence = assignment.started.run, assignment.fence
         if assignment.is_withdrawn():
             if not agent.close(CLOSE_GRACE):
                 return self._unkillable(assignment, begun, kind)
-            return None if assignment.is_lost() else Returned(fence, assignment.ready_class)
-        request = TurnRequest(
-            run_id=run.id,
-            attempt=run.attempt,
-            input=run.input,
-            timeout=run.timeout,
-            deadline_in=self._deadline_in(assignment),
-            idle=run.idle_timeout,
-            env=self._run_env(assignment),
-            ladder=self._context.rules.ladder,
-        )
-        control = self._control(entry, assignment)
+            return None if assignment.is_lost() else Returned(assignment.fence, assignment.ready_class)
+        return self._drive(assignment, entry, agent, kind, begun)
+
+    def _resumed(self, assignment: Assignment, begun: float) -> Ending | None:
+        """The turn that asked goes on, or is ended: without an answer it is only looked at."""
+        waited = assignment.waited
+        assert waited is not None  # else it is an attempt that begins
+        entry, agent = self._table.by_run(assignment.fence), waited.agent
+        if entry is None or assignment.is_withdrawn():
+            if not agent.close(CLOSE_GRACE):
+                return self._unkillable(assignment, begun, waited.kind)
+            if entry is None or assignment.is_lost():
+                return None
+            self._killed("drain")
+            return Orphaned(assignment.fence, "worker_drained")
+        assignment.agent = agent
+        return self._drive(assignment, entry, agent, waited.kind, begun)
+
+    def _drive(self, assignment: Assignment, entry: Entry, agent: Agent, kind: str, begun: float) -> Ending | None:
+        fence, driven = assignment.fence, self._context.clock.monotonic()
         try:
-            result = agent.turn(request, control)
+            result = self._result(assignment, entry, agent)
         except LeaseError:
             if not agent.close(CLOSE_GRACE):
                 return self._unkillable(assignment, begun, kind)
             self._killed("deadman")
             return None if assignment.is_lost() else Orphaned(fence, "deadline_passed")
         except Exception as error:
-            log.exception("run %s", run.id)
+            log.exception("run %s", fence.run_id)
             result = TurnResult(status=TurnStatus.FAILED, error_code="agent_error", error_message=repr(error))
+        assignment.spent += timedelta(seconds=self._since(driven))
         self._count_cuts(result)
         if not self._table.ending(fence.session_id, fence.token):
             agent.close(CLOSE_GRACE)
             return None
+        if result.status is TurnStatus.WAITING and not assignment.is_withdrawn():
+            assert result.question is not None  # see ports.agent.TurnResult
+            return self._asks(assignment, agent, kind, result.question)
         keep = result.keep_warm and not self._draining() and not assignment.is_lost() and self._context.rules.parked > 0
         if not keep and not (result.tree_empty or agent.close(CLOSE_GRACE)):
             return self._unkillable(assignment, begun, kind)
         return self._ending(assignment, result, agent if keep else None, kind, begun)
+
+    def _result(self, assignment: Assignment, entry: Entry, agent: Agent) -> TurnResult:
+        request, control = self._request(assignment), self._control(entry, assignment)
+        waited, answer = assignment.waited, assignment.answer
+        assignment.waited = assignment.answer = None
+        if waited is None:
+            return agent.turn(request, control)
+        try:
+            return agent.resume(request, answer, control)
+        except InvalidRequest as error:
+            # The dialog is another one than was answered, or offers something else: nothing was typed.
+            log.warning("run %s: the answer does not fit: %s", assignment.fence.run_id, error.message)
+            return TurnResult(status=TurnStatus.WAITING, question=waited.question)
+
+    def _request(self, assignment: Assignment) -> TurnRequest:
+        """What is left of the run's limits: what it waited in no slot does not count, but for its deadline."""
+        run = assignment.started.run
+        return TurnRequest(
+            run_id=run.id,
+            attempt=run.attempt,
+            input=run.input,
+            timeout=None if run.timeout is None else max(run.timeout - assignment.spent, timedelta(0)),
+            deadline_in=deadline_in(self._context, assignment),
+            idle=run.idle_timeout,
+            env=self._run_env(assignment),
+            ladder=self._context.rules.ladder,
+        )
+
+    def _asks(self, assignment: Assignment, agent: Agent, kind: str, question: Question) -> Asks:
+        waited = Waited(agent, kind, question, self._context.ids.nonce(), since=self._context.clock.monotonic())
+        assignment.waited, assignment.agent = waited, None
+        return Asks(assignment, waited)
 
     def _count_cuts(self, result: TurnResult) -> None:
         if result.dropped_bytes:
@@ -220,7 +220,7 @@ class Attempts:
             return Orphaned(assignment.fence, "host_lost")
         if result.error_code in NOT_STARTED:
             return Returned(assignment.fence, assignment.ready_class)
-        if assignment.give_back and result.status is TurnStatus.FAILED:
+        if assignment.give_back and result.status in (TurnStatus.FAILED, TurnStatus.WAITING):
             self._killed("drain")
             return Returned(assignment.fence, assignment.ready_class)
         error = None
@@ -288,9 +288,13 @@ class Attempts:
             return False
         return warm is None or warm.close(CLOSE_GRACE)
 
-    def _control(self, entry: Entry, assignment: Assignment) -> _Control:
+    def _control(self, entry: Entry, assignment: Assignment) -> Control:
         limit, boottime = self._context.rules.output_bytes, self._context.clock.boottime
-        return _Control(entry, assignment, self._settler, limit, boottime, self._mark_now)
+        session = assignment.started.session
+        policy = answers.Rules(
+            self._context.workspace_answers(session.workspace_id), self._context.answers(session.lane.profile)
+        )
+        return Control(entry, assignment, self._settler, limit, boottime, self._mark_now, policy)
 
     def _run_env(self, assignment: Assignment) -> dict[str, str]:
         """How the agent speaks of its own run: who it is, and where to."""
@@ -298,14 +302,6 @@ class Attempts:
         env = {"OAH_RUN_ID": fence.run_id, "OAH_ATTEMPT": str(fence.attempt), "OAH_RUN_KEY": run_key(fence)}
         url = self._context.api_url()
         return env if url is None else {**env, "OAH_API_URL": url}
-
-    def _deadline_in(self, assignment: Assignment) -> timedelta | None:
-        """What was left at the start, by the database's clock, less what has passed since, by ours."""
-        run, begun = assignment.started.run, assignment.begun_at
-        if run.deadline_at is None or run.started_at is None:
-            return None
-        spent = 0.0 if begun is None else self._context.clock.boottime() - begun
-        return max(run.deadline_at - run.started_at - timedelta(seconds=spent), timedelta(0))
 
     def _expired(self, run: Run) -> TimeoutReason | None:
         """Whether it was started too late: both moments are the database's."""

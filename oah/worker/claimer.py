@@ -18,12 +18,14 @@ from oah.core.model.run import ReadyClass
 from oah.core.policy.claim_order import View, order
 from oah.errors import EpochMismatch, InDoubt, LeaseError, Unavailable
 from oah.ports.broker import Claimed, ClaimReply, ClaimRequest, Free, Target
-from oah.ports.store import StartClaim, Started, StartReply
+from oah.ports.questions import Resumed
+from oah.ports.store import RunFence, StartClaim, Started, StartReply
 from oah.services.claim import ClaimSessions
 from oah.services.start import StartRuns
 from oah.worker.context import WorkerContext
 from oah.worker.slots import Slots
 from oah.worker.table import Table
+from oah.worker.waiting import Waiting
 from oah.worker.work import Assignment
 
 log = logging.getLogger(__name__)
@@ -43,7 +45,16 @@ class _InFlight:
 class Claimer:
     """A duty of an engine."""
 
-    def __init__(self, context: WorkerContext, table: Table, slots: Slots, *, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        context: WorkerContext,
+        table: Table,
+        slots: Slots,
+        *,
+        wake: Callable[[], None],
+        waiting: Waiting | None = None,
+    ) -> None:
+        self._waiting = waiting or Waiting(context, table)
         self._context = context
         self._table = table
         self._slots = slots
@@ -63,7 +74,10 @@ class Claimer:
         """Parked sessions that were claimed and not started, which Redis may still have as leased: nobody would be
         called for them any more."""
         self.stopped = False
+        """Nothing is claimed any more."""
+        self.draining = False
         self.cordoned = False
+        """Like a drain it ends new runs, and not those that waited and may go on."""
         self.tick_stale = False
         self.next_due: timedelta | None = None
         self.unsettled: Callable[[], int] = lambda: 0
@@ -82,11 +96,18 @@ class Claimer:
         if self._more or deaf:
             self.hint()
 
-    def wanted(self) -> int:
-        """Sessions for idle slots, as long as outcomes that are not settled stay bounded."""
-        if self.stopped or self.cordoned:
+    def room(self) -> int:
+        """Sessions for idle slots: new ones, else those whose run waited and is answered."""
+        if self.stopped:
             return 0
-        idle = self._slots.idle
+        return self.wanted() or min(self._slots.idle, self._waiting.answered)
+
+    def wanted(self) -> int:
+        """Sessions to start a run of, as long as outcomes that are not settled stay bounded. Beyond their limit, runs
+        that wait take the place of new ones."""
+        if self.stopped or self.cordoned or self.draining:
+            return 0
+        idle = self._slots.idle - max(len(self._waiting) - self._context.rules.waiting, 0)
         # What runs now will be an outcome too: outcomes and runs together stay within twice the slots, so that the
         # settler commits one batch while the next one runs (bounding them by the slots halves the batches; measured).
         room = self._context.rules.slots + idle - self.unsettled()
@@ -102,7 +123,7 @@ class Claimer:
     def pending(self) -> float | None:
         """Seconds until ``step`` has something to do; None: nothing."""
         owing = self._flight is not None or self._untold
-        if not owing and (not self._hint.is_set() or self.wanted() <= 0):
+        if not owing and (not self._hint.is_set() or self.room() <= 0):
             return None
         return max(self._retry_at - self._context.clock.monotonic(), 0.0)
 
@@ -144,13 +165,14 @@ class Claimer:
     def _claimed(self) -> tuple[ClaimReply, list[Claimed]] | None:
         """The answer, and what of it may be started."""
         if self._flight is None:
-            want = self.wanted()
+            want = self.room()
             if want <= 0:
                 return None
             token = ClaimToken(self._context.ids.nonce())
             counter = self._table.request(token)
             self._turn += 1
             place = self._table.suspects == 0
+            resumes_only = self.wanted() <= 0
             view = View(self._context.lanes, want, place)
             request = ClaimRequest(
                 worker_id=self._context.worker_id,
@@ -158,8 +180,9 @@ class Claimer:
                 lease=self._context.rules.lease,
                 counter=counter,
                 want=want,
-                order=order(view, self._context.claim_rules, counter=self._turn),
+                order=() if resumes_only else order(view, self._context.claim_rules, counter=self._turn),
                 suspect_place=place,
+                resumes_only=resumes_only,
             )
             self._flight = _InFlight(request, self._context.clock.boottime())
         flight = self._flight
@@ -174,7 +197,7 @@ class Claimer:
         self.tick_stale = reply.ticked_ago is None or reply.ticked_ago > TICK_STALE
         if ours:
             self._begin(ours, flight.first_sent)
-        if reply.more_left and self.wanted() > 0:
+        if reply.more_left and self.room() > 0:
             self.hint()  # the script has left a token for whoever else has room
 
     def _begin(self, claimed: Sequence[Claimed], sent_at: float) -> None:
@@ -185,6 +208,46 @@ class Claimer:
             self._context.telemetry.count("oah_starts_total", len(claimed), answer="late")
             self._give_back(claimed)
             return
+        waiting = [claim for claim in claimed if self._table.resuming(claim.session_id, claim.token) is not None]
+        if waiting:
+            self._resume(waiting)
+            claimed = [claim for claim in claimed if claim not in waiting]
+        if claimed:
+            self._start_runs(claimed, begun_at)
+
+    def _resume(self, claimed: Sequence[Claimed]) -> None:
+        """Runs that waited go on, if somebody has answered. In doubt they are called again: it is found out then."""
+        fences = [self._table.resuming(claim.session_id, claim.token) for claim in claimed]
+        asked = [(fence, self._waiting.question(fence.session_id)) for fence in fences if fence is not None]
+        try:
+            replies = self._context.store.resume_answered(self._context.worker_id, asked)
+        except (InDoubt, Unavailable) as error:
+            for claim in claimed:
+                free = Free(claim.session_id, claim.token, Target.PARKED, ReadyClass.RESUME)
+                self._untold[claim.session_id] = free
+            self._store_down = True
+            log.warning("go on again: %s", error)
+            return
+        for claim, (fence, _), reply in zip(claimed, asked, replies, strict=True):
+            if reply is None or not self._go_on(claim, fence, reply):
+                self._untold[claim.session_id] = Free(claim.session_id, claim.token, Target.PARKED)
+
+    def _go_on(self, claim: Claimed, fence: RunFence, resumed: Resumed) -> bool:
+        """False: it waits on, without a word about it."""
+        assignment = self._waiting.take(claim.session_id)
+        if assignment is None or assignment.fence != fence:
+            return True  # somebody is ending it, and says how
+        suspect = assignment.started.run.recovery_attempts > 0
+        if self._table.resumed(fence, suspect=suspect) is None:
+            assignment.lost = True
+        assignment.answer = resumed.answer
+        self._context.telemetry.count("oah_questions_total", kind=_kind(assignment), outcome="answered")
+        self._slots.assign(assignment)
+        if resumed.event_number:
+            self.started([(claim.session_id, resumed.event_number)])
+        return True
+
+    def _start_runs(self, claimed: Sequence[Claimed], begun_at: float) -> None:
         claims = self._claims(claimed)
         in_doubt = False
         try:
@@ -264,3 +327,8 @@ class Claimer:
         if run.started_at is not None:
             waited = max((run.started_at - run.queued_at).total_seconds(), 0.0)
             self._context.telemetry.observe("oah_run_wait_seconds", waited, class_=str(claim.ready_class))
+
+
+def _kind(assignment: Assignment) -> str:
+    assert assignment.waited is not None  # it asked
+    return assignment.waited.question.kind.value

@@ -11,7 +11,8 @@ from typing import Protocol
 from oah.core.model.hook import Hook
 from oah.core.model.ids import WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
-from oah.core.policy import answers, claim_order, retry
+from oah.core.policy import claim_order, retry
+from oah.core.policy.answers import Rule
 from oah.ports.agent import AgentFactory, KillLadder
 from oah.ports.broker import Broker
 from oah.ports.clock import Clock, Ids
@@ -106,9 +107,9 @@ class WorkerContext:
     hook_caller: HookCaller = field(default_factory=NoHookCaller)
     api_url: Callable[[], str | None] = lambda: None
     """Where agents reach the API; told to them in ``OAH_API_URL``."""
-    answers: Callable[[str], tuple[answers.Rule, ...]] = lambda profile: ()
+    answers: Callable[[str], tuple[Rule, ...]] = lambda profile: ()
     """Which questions of its programs a profile answers itself."""
-    workspace_answers: Callable[[WorkspaceId], tuple[answers.Rule, ...]] = lambda workspace: ()
+    workspace_answers: Callable[[WorkspaceId], tuple[Rule, ...]] = lambda workspace: ()
     """The same of a workspace, as it was known a moment ago."""
     wait_timeout: Callable[[str], timedelta] = lambda profile: timedelta(days=1)
     """How long a question of that profile's program stands."""

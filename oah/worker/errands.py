@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 
 from oah.core.model.ids import SessionId
@@ -13,6 +14,7 @@ from oah.worker.keeper import Keeper
 from oah.worker.slots import Slots
 from oah.worker.speaker import Speaker
 from oah.worker.table import Table
+from oah.worker.work import Assignment
 
 
 class Errands:
@@ -23,6 +25,8 @@ class Errands:
         self._slots = slots
         self._keeper = keeper
         self.speaker = Speaker(context, table, slots)
+        self.waiting: Callable[[], list[Assignment]] = list
+        """Runs that wait in no slot."""
         self._closed: set[SessionId] = set()
         """Sessions of ours that nobody will give another run."""
 
@@ -42,7 +46,7 @@ class Errands:
             self._end(session_id)
 
     def _hurry(self, command: WorkerCommand) -> None:
-        for assignment in self._slots.working:
+        for assignment in [*self._slots.working, *self.waiting()]:
             if (assignment.fence.run_id, assignment.fence.attempt) == (command.run_id, command.attempt):
                 self._table.hurry(assignment.fence, timedelta(milliseconds=int(command.data["after_ms"])))
 

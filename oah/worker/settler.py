@@ -21,10 +21,12 @@ from oah.errors import LeaseError, OahError, Unavailable
 from oah.ports.agent import Agent
 from oah.ports.store import AfterRun, OutputChunk, OwnerRow, RunFence
 from oah.services.settle import Ended, SettleRuns
+from oah.worker.asking import Asking
 from oah.worker.context import WorkerContext
 from oah.worker.parked import Parked
 from oah.worker.table import Table
-from oah.worker.work import Ending, Finished, Orphaned, Returned, Unparked
+from oah.worker.waiting import Waiting
+from oah.worker.work import Answered, Asks, Ending, Finished, Orphaned, Returned, Unparked
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +44,21 @@ VOIDED_GRACE = timedelta(seconds=2)
 class Settler:
     """A duty of an engine: ``pending`` says whether ``step`` has something to do."""
 
-    def __init__(self, context: WorkerContext, table: Table, parked: Parked, *, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        context: WorkerContext,
+        table: Table,
+        parked: Parked,
+        *,
+        wake: Callable[[], None],
+        waiting: Waiting | None = None,
+    ) -> None:
         self._context = context
         self._table = table
         self._parked = parked
         self._wake = wake
         self._service = SettleRuns(context.store, context.broker, context.epochs, context.telemetry)
+        self._asking = Asking(context, table, waiting or Waiting(context, table), self._service)
         self._lock = threading.Lock()
         self._endings: deque[Ending] = deque()
         self._chunks: deque[OutputChunk] = deque()
@@ -88,6 +99,11 @@ class Settler:
             self._chunks.append(chunk)
         self._wake()
 
+    def answered(self, answered: Answered) -> None:
+        """Hand over what a policy has answered."""
+        self._asking.answered(answered)
+        self._wake()
+
     @property
     def unsettled(self) -> int:
         """Endings that are not committed and freed yet."""
@@ -116,7 +132,7 @@ class Settler:
     def pending(self) -> float | None:
         """Seconds until ``step`` has something to do; None: nothing."""
         with self._lock:
-            if not self._endings and not self._chunks and not self._unplaced:
+            if not (self._endings or self._chunks or self._unplaced or self._asking.pending):
                 return None
         return max(self._retry_at - self._context.clock.monotonic(), 0.0)
 
@@ -159,6 +175,7 @@ class Settler:
         """What was said comes before the end, which shuts the fence; what cannot be written stays here, all of it."""
         try:
             self._say(chunks)
+            self._asking.tell(self.happened)
         except Unavailable:
             self._put_back(batch)
             raise
@@ -202,11 +219,13 @@ class Settler:
         returned = [item for item in batch if isinstance(item, Returned)]
         orphaned = [item for item in batch if isinstance(item, Orphaned)]
         unparked = [item for item in batch if isinstance(item, Unparked)]
+        asks = [item for item in batch if isinstance(item, Asks)]
         groups: list[tuple[Sequence[Ending], Callable[[], None]]] = [
             (finished, lambda: self._finish(finished)),
             (returned, lambda: self._return(returned)),
             (orphaned, lambda: self._orphan(orphaned)),
             (unparked, lambda: self._unpark(unparked)),
+            (asks, lambda: self._ask(asks)),
         ]
         try:
             while groups:
@@ -298,6 +317,9 @@ class Settler:
         """Owner rows that still carry these tokens."""
         return [row for row in self._context.store.owners_of(list(tokens)) if row.token == tokens[row.session_id]]
 
+    def _ask(self, items: Sequence[Asks]) -> None:
+        self._unplaced += self._asking.ask(items, self._refused_agent)
+
     def _unpark(self, items: Sequence[Unparked]) -> None:
         for item in items:
             if not item.empty:  # held before it is free: nobody starts a second tree beside the one that stays
@@ -341,9 +363,12 @@ class Settler:
     def _refused(self, item: Finished) -> None:
         fence = item.settlement.fence
         log.warning("the fence refused the outcome of run %s, attempt %s", fence.run_id, fence.attempt)
+        self._refused_agent(fence, item.agent)
+
+    def _refused_agent(self, fence: RunFence, agent: Agent | None) -> None:
         self._table.drop(fence.session_id, fence.token)
-        if item.agent is not None:
-            threading.Thread(target=item.agent.close, args=(self._context.rules.ladder.key,), daemon=True).start()
+        if agent is not None:
+            threading.Thread(target=agent.close, args=(self._context.rules.ladder.key,), daemon=True).start()
 
     def _later(self, error: Unavailable) -> None:
         self._backoff = min(max(self._backoff * 2, 0.1), 2.0)

@@ -30,6 +30,18 @@ class Phase(StrEnum):
     PARKED = "parked"
     TAKEN = "taken"
     """Parked and claimed: its next run is being started, nobody ends its agent meanwhile."""
+    WAITING = "waiting"
+    """Parked with an active run that waits for an answer."""
+    RESUMING = "resuming"
+    """Waiting and claimed: it was called, because there may be an answer."""
+
+    @property
+    def parked(self) -> bool:
+        """Whether Redis has it as parked."""
+        return self in (Phase.PARKED, Phase.WAITING)
+
+
+_UNTAKEN = {Phase.TAKEN: Phase.PARKED, Phase.RESUMING: Phase.WAITING}
 
 
 @dataclass(slots=True)
@@ -141,8 +153,8 @@ class Table:
         """Nothing was started, and Redis has it parked again."""
         with self._lock:
             entry = self._mine(session_id, token)
-            if entry is not None and entry.phase is Phase.TAKEN:
-                entry.phase = Phase.PARKED
+            if entry is not None and entry.phase in _UNTAKEN:
+                entry.phase = _UNTAKEN[entry.phase]
 
     def unpark(self, session_id: SessionId, token: ClaimToken) -> bool:
         """Its warm agent is to be ended; False: not now, it has been claimed for its next run."""
@@ -161,6 +173,30 @@ class Table:
             entry = self._mine(session_id, token)
             if entry is not None:
                 entry.phase, entry.fence, entry.suspect = Phase.PARKED, None, False
+
+    def waits(self, fence: RunFence) -> Entry | None:
+        """Its run waits without a slot; None: it is no longer ours. A suspect is none while it does nothing."""
+        with self._lock:
+            entry = self._mine(fence.session_id, fence.token)
+            if entry is None or entry.fence != fence:
+                return None
+            entry.phase, entry.suspect = Phase.WAITING, False
+            return entry
+
+    def resumed(self, fence: RunFence, *, suspect: bool) -> Entry | None:
+        """Its run goes on in a slot; None: it is no longer ours."""
+        with self._lock:
+            entry = self._mine(fence.session_id, fence.token)
+            if entry is None or entry.fence != fence:
+                return None
+            entry.phase, entry.suspect = Phase.RUNNING, suspect
+            return entry
+
+    def resuming(self, session_id: SessionId, token: ClaimToken) -> RunFence | None:
+        """The run that waits, of a session that was claimed because it may go on."""
+        with self._lock:
+            entry = self._mine(session_id, token)
+            return entry.fence if entry is not None and entry.phase is Phase.RESUMING else None
 
     def drop(self, session_id: SessionId, token: ClaimToken) -> Entry | None:
         """The session is no longer ours (freed, released, lost). Should Redis think otherwise, the next renewal gives
@@ -312,8 +348,8 @@ class Table:
             # Redis forgot whose it is. What we own goes on; the start says so, unless SQL knows no owner any more.
             return replace(claim, parked=False)
         entry.redis_at = max(entry.redis_at, sent_at)
-        if entry.phase is Phase.PARKED:
-            entry.phase = Phase.TAKEN
+        if entry.phase.parked:
+            entry.phase = Phase.TAKEN if entry.phase is Phase.PARKED else Phase.RESUMING
         elif entry.phase is not Phase.CLAIMED:
             return None
         return claim

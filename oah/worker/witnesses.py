@@ -145,7 +145,7 @@ class Renew:
                 session_id=e.session_id,
                 worker_id=self._context.worker_id,
                 token=e.token,
-                parked=e.phase == "parked",
+                parked=e.phase.parked,
                 lane=e.lane,
                 workspace_id=e.workspace_id,
                 ready_class=e.ready_class,

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from oah.core.model.ids import ClaimToken, SessionId
+from oah.core.model.question import Question
 from oah.core.model.run import ReadyClass
 from oah.ports.agent import Agent
 from oah.ports.store import RunFence, Settlement, Started
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """An agent in the middle of a turn, and what it asks. ``number``: of the question in SQL; 0: not there yet."""
+
+    agent: Agent
+    kind: str
+    question: Question
+    key: str
+    """Of this asking, so that a repetition is found."""
+    number: int = 0
+    since: float = 0.0
+    """Monotonic seconds."""
 
 
 @dataclass(slots=True)
@@ -28,6 +44,12 @@ class Assignment:
     lost: bool = False
     said: int = field(default=0)
     """Bytes of ``run.output`` text so far."""
+    waited: Waited | None = None
+    """Its turn was left because the program asks: it goes on with that agent, and nothing is begun."""
+    answer: str | None = None
+    """What was answered; None: nobody has, the turn is only looked at, because it is to end."""
+    spent: timedelta = timedelta(0)
+    """In its turn, without the time that it waited in no slot."""
 
     def is_lost(self) -> bool:
         """Asked again and again: another thread may have set it."""
@@ -76,4 +98,28 @@ class Unparked:
     empty: bool = True
 
 
-Ending = Finished | Returned | Orphaned | Unparked
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """A turn that was left because its program asks: the run waits, and its slot is free."""
+
+    assignment: Assignment
+    waited: Waited
+
+    @property
+    def fence(self) -> RunFence:
+        """Of the attempt."""
+        return self.assignment.fence
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A policy has answered; ``how``: ``allowed`` or ``denied``."""
+
+    fence: RunFence
+    question: Question
+    choice: str
+    rule: str
+    how: str
+
+
+Ending = Finished | Returned | Orphaned | Unparked | Asks

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from oah.core.model.ids import WorkerId
-from oah.core.model.worker import WorkerReport, WorkerState
-from oah.errors import Broken, OahError, Unavailable
+from oah.core.model.worker import WorkerState
+from oah.errors import OahError, Unavailable
 from oah.ports.commands import CommandKind
 from oah.ports.store import Stop
 from oah.ports.terminal import HostLost
@@ -27,13 +27,16 @@ from oah.worker.context import WorkerContext
 from oah.worker.ear import Ear
 from oah.worker.engine import Engine
 from oah.worker.errands import Errands
+from oah.worker.heartbeat import beat
 from oah.worker.hooks import Hooks
 from oah.worker.keeper import Keeper
 from oah.worker.parked import Parked, Warm
+from oah.worker.prepare import prepare
 from oah.worker.settler import Settler
 from oah.worker.slots import Slots
 from oah.worker.table import Entry, Table
 from oah.worker.teller import Teller
+from oah.worker.waiting import Waiting
 from oah.worker.witnesses import Mark, Renew, Vigil
 from oah.worker.work import Assignment
 
@@ -77,13 +80,13 @@ class Worker(ThreadComponent):
             ended=self._agent_ended,
             may_end=self.table.unpark,
         )
-        self._settler = Settler(context, self.table, self._parked, wake=self._engines[0].wake)
-        self._claimer = Claimer(context, self.table, self._slots, wake=self._engines[-1].wake)
+        self._waiting = waiting = Waiting(context, self.table)
+        self._settler = Settler(context, self.table, self._parked, wake=self._engines[0].wake, waiting=waiting)
+        self._claimer = Claimer(context, self.table, self._slots, wake=self._engines[-1].wake, waiting=waiting)
         self._claimer.unsettled = lambda: self._settler.unsettled
         self._teller = Teller(context)
-        self._claimer.started = self._teller.begun
-        self._settler.happened = self._teller.happened
-        self._settler.called = self._claimer.hint
+        self._claimer.started, self._settler.happened = self._teller.begun, self._teller.happened
+        self._settler.called = waiting.called = self._claimer.hint
         self._settler.settled = self._settled
         self._hooks = Hooks(context)
         self._settler.over = self._hooks.over
@@ -103,19 +106,25 @@ class Worker(ThreadComponent):
             mark_now=self._mark_now,
             hooks=self._hooks,
         )
+        waiting.finish, self._errands.waiting = self._attempts, waiting.all
         self._ear = Ear(context, self._claimer, look=self._look)
         self._vigil = Vigil(context)
         self._renew = Renew(context, self.table, self._vigil, mark_now=self._mark_now)
         self._mark = Mark(context, self.table, self._vigil, self._renew, self)
         self._mark_loop = self._loop("mark", self._mark, rules.period)
         self._heartbeat_loop = self._loop("heartbeat", self._heartbeat, rules.heartbeat)
+        self._waiting_loop = self._loop("waiting", waiting, timedelta(seconds=1))
         self._loops = [
             self._loop("renew", self._renew, rules.period),
             self._mark_loop,
             self._heartbeat_loop,
+            self._waiting_loop,
             self._loop("keeper", self._keeper, timedelta(seconds=1)),
         ]
-        if context.one_engine:
+        self._load_engines()
+
+    def _load_engines(self) -> None:
+        if self._context.one_engine:
             self._engines[0].carry(self._settler, self._claimer)
         else:
             self._engines[0].carry(self._settler)
@@ -141,36 +150,15 @@ class Worker(ThreadComponent):
 
     def report(self) -> None:
         """The heartbeat: tell the registry. Raises Unavailable."""
-        figures = self._context.figures()
-        working = self._slots.working
-        telemetry = self._context.telemetry
-        for state in WorkerState:
-            telemetry.gauge("oah_worker_state", 1 if state is self.state else 0, state=str(state))
-        telemetry.gauge("oah_worker_slots", self._context.rules.slots)
-        telemetry.gauge("oah_worker_slots_busy", len(working))
-        telemetry.gauge("oah_worker_cordoned", int(self._cordoned))
-        report = WorkerReport(
-            id=self._context.worker_id,
-            name=self._context.name,
-            host=self._context.host,
-            pid=self._context.pid,
-            pool=self._context.pool,
-            profiles=tuple(lane.profile for lane in self._context.lanes),
-            state=self.state,
-            slots=self._context.rules.slots,
-            busy=len(working),
-            parked=len(self._parked),
+        beat(
+            self._context,
+            self.state,
+            self._slots.working,
+            parked=len(self._parked) + len(self._waiting),
             cordoned=self._cordoned,
             draining=self._draining,
-            version=self._context.version,
             started_at=self._started_at,
-            address=self._context.address(),
-            cpu_percent=figures.cpu_percent,
-            rss_bytes=figures.rss_bytes,
-            sessions={a.fence.session_id: a.fence.run_id for a in working},
-            withdrawn=self._context.withdrawn,
         )
-        self._context.broker.report(report, ttl=max(self._context.rules.heartbeat * 3, self._context.rules.lease))
 
     # --- life ---
 
@@ -196,54 +184,31 @@ class Worker(ThreadComponent):
             raise self._crash
 
     def _prepare(self) -> None:
-        """Known dead needs no waiting: sweep, deliver, recover what earlier incarnations of this name left."""
-        context = self._context
-        swept = context.agent_host.sweep()
-        if not swept.clean:
-            raise Broken(f"processes of an earlier incarnation cannot be killed: {swept.left}", code="agent_unkillable")
-        if swept.killed:
-            context.telemetry.count("oah_agents_killed_total", swept.killed, reason="swept")
-        context.agent_host.start(self._host_lost, on_frozen=self._mark_now)
-        before = [WorkerId(each) for each in context.outcomes.worker_ids()]
-        self._persist(lambda: context.store.record_worker(self.id, context.name, context.host))
-        self._persist(self._settler.deliver_kept)
-        if before:
-            self._persist(lambda: context.recover.known_dead(before, by=self.id))
-        context.outcomes.incarnation(self.id)
-        self._persist(context.epochs.current)
+        prepare(self._context, self._settler, self.stopping, host_lost=self._host_lost, mark_now=self._mark_now)
         with contextlib.suppress(Unavailable):
             self.report()
-
-    def _persist(self, act: Callable[[], object]) -> None:
-        """Until it works or the worker is stopped: nothing is claimed before."""
-        wait = 0.1
-        while not self.stopping.is_set():
-            try:
-                act()
-                return
-            except OahError as error:
-                if not error.retryable:
-                    raise
-                log.warning("not ready yet, again in %.1f s: %s", wait, error)
-                self.stopping.wait(wait)
-                wait = min(wait * 2, 2.0)
 
     def _drain(self) -> None:
         """No more claims; finish within the grace; release the rest; leave nothing behind."""
         self._phase, self._draining = WorkerState.STOPPING, True
-        self._claimer.stopped = True
+        self._claimer.draining = True
         log.info("worker %s drains", self.id)
         self._heartbeat_loop.wake()
         # A start under way may still bring an assignment.
         self._wait_until(lambda: not self._claimer.busy, CLAIMS_END)
         self._end_parked()
         self._wait_idle(None)
+        self._claimer.stopped = True
+        self._wait_until(lambda: not self._claimer.busy, CLAIMS_END)
         for assignment in self._slots.working:
             assignment.give_back = True
             end_soon(assignment.agent)
+        self._end_waiting()
         self._wait_idle(30.0)
         self._flush()
-        self._end_parked()  # also of those whose last turn was recorded just now
+        self._end_waiting()  # also of those whose last turn was recorded just now
+        self._end_parked()
+        self._wait_idle(30.0)
         self._flush()
         self._hooks.stop(HOOKS_END)
         for part in (self._ear, *self._loops, *reversed(self._engines), self._teller):
@@ -259,12 +224,20 @@ class Worker(ThreadComponent):
     def _wait_idle(self, limit: float | None) -> bool:
         """Wait for the slots so many seconds; None: the grace, which a second signal makes shorter."""
         begun = self._context.clock.monotonic()
-        while not self._slots.wait_idle(BEAT):
+        while not self._slots.wait_idle(BEAT) or len(self._waiting):
             self._vigil.beat()
+            if not self._slots.working:  # people may answer until the grace is over
+                threading.Event().wait(BEAT)
             longest = self.grace.total_seconds() if limit is None else limit
             if self._context.clock.monotonic() - begun >= longest or self._crash is not None:
                 return False
         return True
+
+    def _end_waiting(self) -> None:
+        """A conversation cannot move in the middle of a turn: what becomes of the run is the recovery policy's."""
+        for assignment in self._waiting.all():
+            assignment.give_back = True
+            self._waiting.end(assignment)
 
     def _end_parked(self) -> None:
         """All at once, and without keeping the main loop from answering: an agent that ends slowly takes its grace."""
@@ -302,6 +275,10 @@ class Worker(ThreadComponent):
             if (assignment.fence.session_id, assignment.fence.token) in ids:
                 assignment.lost = True
                 end_soon(assignment.agent)
+        for assignment in self._waiting.all():
+            if (assignment.fence.session_id, assignment.fence.token) in ids:
+                assignment.lost = True
+                self._waiting.end(assignment)
         warm = [entry.session_id for entry in entries if entry.phase == "parked"]
         if warm:
             threading.Thread(target=self._keeper.end, args=(warm,), daemon=True).start()
@@ -309,14 +286,18 @@ class Worker(ThreadComponent):
     def stop_runs(self, stops: tuple[Stop, ...]) -> None:
         """Somebody wants these runs stopped; their slots see it within a quarter of a second."""
         news = {stop.fence: stop for stop in stops if self.table.stop(stop)}
-        for assignment in self._slots.working if news else ():
+        for assignment in [*self._slots.working, *self._waiting.all()] if news else ():
             stop = news.get(assignment.fence)
             if stop is not None:
                 self._hooks.asked_to_stop(assignment, by=stop.by, reason=stop.reason.value)
+        if news:
+            self._waiting_loop.wake()
 
     def _look(self) -> None:
         """Control said "look": commands and cancels are rows in SQL."""
         self._mark_loop.wake()
+        if len(self._waiting):
+            self._waiting_loop.wake()
         with contextlib.suppress(Unavailable):
             self._take_commands()
 

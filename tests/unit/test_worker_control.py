@@ -10,7 +10,7 @@ from oah.core.model.ids import SessionId
 from oah.core.model.run import ReadyClass, StopReason
 from oah.core.model.timeout import TimeoutReason
 from oah.ports.store import Stop
-from oah.worker.attempt import _Control
+from oah.worker.control import Control
 from oah.worker.table import Entry, Phase, Table
 from oah.worker.work import Assignment
 from tests.support.worker_doubles import Scripted, fence, started
@@ -29,7 +29,7 @@ class Desk:
         assert self.entry.fence is not None
         self.fence = self.entry.fence
         assignment = Assignment(made, self.fence, ReadyClass.INTERACTIVE)
-        self.control = _Control(self.entry, assignment, Scripted(), 100, lambda: self.now, self.mark_now)
+        self.control = Control(self.entry, assignment, Scripted(), 100, lambda: self.now, self.mark_now)
 
     def mark_now(self) -> None:
         self.marks += 1

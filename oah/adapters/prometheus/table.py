@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from oah.core.model.question import DialogKind
 from oah.core.policy.retry import LABELS
 from oah.core.policy.waiting import WaitCode
 
@@ -100,6 +101,12 @@ _RUNS = (
             *("run_timeout", "deadline_exceeded", "start_timeout", "idle_timeout", "step_timeout", "model_timeout"),
             "wait_timeout",
         ),
+    ),
+    _counter(
+        "oah_questions_total",
+        "Questions of agents, by kind: asked of people, answered by them, allowed or denied by a policy",
+        kind=_of(*DialogKind),
+        outcome=_of("asked", "answered", "allowed", "denied"),
     ),
     _counter(
         "oah_hooks_total",
@@ -205,6 +212,7 @@ _WORKERS = (
     _gauge("oah_worker_slots", "Slots of this worker"),
     _gauge("oah_worker_slots_busy", "Slots whose agent is at work"),
     _gauge("oah_worker_parked", "Parked sessions of this worker"),
+    _gauge("oah_worker_waiting", "Runs of this worker that wait for an answer, without a slot"),
     _gauge("oah_outcomes_unsettled", "Outcomes of ended attempts that are not committed yet"),
     _counter(
         "oah_renewals_total",

@@ -242,7 +242,7 @@ def _class(ready_class: ReadyClass | None) -> str | None:
 def _claim(request: ClaimRequest) -> Call:
     order = [(str(lane), ready_class.value) for lane, ready_class in request.order]
     fixed: list[Value] = [request.worker_id, request.request, as_ms(request.lease), request.counter, request.want]
-    return Call("claim", [*fixed, request.suspect_place], {"pick": order})
+    return Call("claim", [*fixed, request.suspect_place, request.resumes_only], {"pick": order})
 
 
 def _frees(sessions: Sequence[Free]) -> Items:

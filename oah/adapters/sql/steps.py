@@ -60,8 +60,8 @@ class Steps(Aggregate):
     def note_progress(self, inside: Inside, data: Mapping[str, Any]) -> Told:
         """The owner row keeps when the run was heard from last."""
         with self._inside(inside) as (transaction, run):
-            heard = select(age_us(session_owners.c.heard_at)).where(session_owners.c.session_id == run.session_id)
-            age = transaction.connection.execute(heard).scalar()
+            last = select(age_us(session_owners.c.heard_at)).where(session_owners.c.session_id == run.session_id)
+            age = transaction.connection.execute(last).scalar()
             if age is not None and 0 <= age < PROGRESS_PAUSE // MICROSECOND:
                 return Told(run)
             heard(transaction, run)

@@ -1,5 +1,5 @@
 -- purpose: take sessions: lease, owner, token and cap in the same step as the pop
--- args: worker request lease_ms:int counter:int want:int suspect_place:flag
+-- args: worker request lease_ms:int counter:int want:int suspect_place:flag resumes_only:flag
 -- each pick: lane class
 -- repeatable: yes, a repeated request answers with what it took
 -- over maxmemory: no
@@ -11,7 +11,7 @@ local more = false
 
 local function take_called(taken)
   local suspects = suspect_place and 1 or 0
-  for _, sid in ipairs(call('ZRANGE', key_called(worker), 0, want + 7)) do
+  for _, sid in ipairs(call('ZRANGE', key_called(worker), 0, want + 255)) do
     if #taken >= want then
       more = true
       break
@@ -21,7 +21,7 @@ local function take_called(taken)
     if s.state ~= 'parked' or s.worker ~= worker then
       call('ZREM', key_called(worker), sid)
     elseif deadline and deadline > now() and (s.heard ~= 'suspect' or suspects > 0)
-      and (s.heard == 'resume' or not at_cap(s.ws, cap_of(s.ws))) then
+      and (s.heard == 'resume' or not resumes_only and not at_cap(s.ws, cap_of(s.ws))) then
       if s.heard == 'suspect' then suspects = suspects - 1 end
       take_parked(s)
       taken[#taken + 1] = s

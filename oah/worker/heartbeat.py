@@ -1,0 +1,51 @@
+"""The heartbeat: what a worker tells the registry, and its figures with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from oah.core.model.worker import WorkerReport, WorkerState
+from oah.worker.context import WorkerContext
+from oah.worker.work import Assignment
+
+
+def beat(
+    context: WorkerContext,
+    state: WorkerState,
+    working: Sequence[Assignment],
+    *,
+    parked: int,
+    cordoned: bool,
+    draining: bool,
+    started_at: datetime,
+) -> None:
+    """One report. Raises Unavailable."""
+    figures, telemetry = context.figures(), context.telemetry
+    for each in WorkerState:
+        telemetry.gauge("oah_worker_state", 1 if each is state else 0, state=str(each))
+    telemetry.gauge("oah_worker_slots", context.rules.slots)
+    telemetry.gauge("oah_worker_slots_busy", len(working))
+    telemetry.gauge("oah_worker_cordoned", int(cordoned))
+    report = WorkerReport(
+        id=context.worker_id,
+        name=context.name,
+        host=context.host,
+        pid=context.pid,
+        pool=context.pool,
+        profiles=tuple(lane.profile for lane in context.lanes),
+        state=state,
+        slots=context.rules.slots,
+        busy=len(working),
+        parked=parked,
+        cordoned=cordoned,
+        draining=draining,
+        version=context.version,
+        started_at=started_at,
+        address=context.address(),
+        cpu_percent=figures.cpu_percent,
+        rss_bytes=figures.rss_bytes,
+        sessions={a.fence.session_id: a.fence.run_id for a in working},
+        withdrawn=context.withdrawn,
+    )
+    context.broker.report(report, ttl=max(context.rules.heartbeat * 3, context.rules.lease))

@@ -1,0 +1,173 @@
+"""Runs that wait for an answer: parked with their agents, without a slot, for as long as it takes.
+
+Nothing here is evicted: such a run ends by its answer, by somebody who does not want it any more, by a limit, or with
+its worker. A pass looks for answers in SQL and has the sessions called (class ``resume``), again and again until they
+are claimed, so that whatever the broker has forgotten comes back. What is to end does so in a thread of its own: it
+needs no slot.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+from oah.core.model.ids import SessionId
+from oah.core.model.run import ReadyClass
+from oah.errors import LeaseError
+from oah.ports.broker import Ensure
+from oah.worker.context import WorkerContext
+from oah.worker.table import Table
+from oah.worker.work import Assignment
+
+log = logging.getLogger(__name__)
+
+CALL_AGAIN = 1.0
+"""Seconds after which a session with an answer that nobody has claimed is called once more."""
+
+
+class Waiting:
+    """Thread safe. ``__call__`` is one pass of its loop."""
+
+    def __init__(self, context: WorkerContext, table: Table) -> None:
+        self._context = context
+        self._table = table
+        self._lock = threading.Lock()
+        self._waiting: dict[SessionId, Assignment] = {}
+        self._ending: dict[SessionId, Assignment] = {}
+        self._called: dict[SessionId, float] = {}
+        self.finish: Callable[[Assignment], None] = lambda assignment: None
+        """Ends a turn that waits; called in a thread of its own."""
+        self.called: Callable[[], None] = lambda: None
+        """Told when a session of ours was called."""
+
+    # --- who waits ---
+
+    def put(self, assignment: Assignment) -> None:
+        """Its question is in SQL."""
+        with self._lock:
+            self._waiting[assignment.fence.session_id] = assignment
+
+    def take(self, session_id: SessionId) -> Assignment | None:
+        """To go on in a slot; None: it is being ended."""
+        with self._lock:
+            self._called.pop(session_id, None)
+            return self._waiting.pop(session_id, None)
+
+    def question(self, session_id: SessionId) -> int:
+        """The number of its question; 0: it does not wait here."""
+        with self._lock:
+            assignment = self._waiting.get(session_id)
+        waited = None if assignment is None else assignment.waited
+        return 0 if waited is None else waited.number
+
+    def all(self) -> list[Assignment]:
+        """Those that wait, and those that are being ended."""
+        with self._lock:
+            return [*self._waiting.values(), *self._ending.values()]
+
+    @property
+    def answered(self) -> int:
+        """How many have an answer and are called for it."""
+        with self._lock:
+            return len(self._called)
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._waiting) + len(self._ending)
+
+    # --- the pass ---
+
+    def __call__(self) -> None:
+        """Raises Unavailable: the loop tries again."""
+        with self._lock:
+            waiting = list(self._waiting.values())
+        self._context.telemetry.gauge("oah_worker_waiting", len(waiting))
+        for assignment in waiting:
+            if self._is_to_end(assignment):
+                self.end(assignment)
+        if waiting:
+            self._look(waiting)
+
+    def _is_to_end(self, assignment: Assignment) -> bool:
+        entry = self._table.by_run(assignment.fence)
+        if entry is None or assignment.is_withdrawn() or entry.cancel_requested:
+            return True
+        agent = assignment.waited.agent if assignment.waited is not None else None
+        if agent is None or not agent.alive():
+            return True
+        left = deadline_in(self._context, assignment)
+        return left is not None and left <= timedelta(0)
+
+    def end(self, assignment: Assignment) -> None:
+        """End its turn, as it is to end; nothing when somebody has taken it meanwhile."""
+        session_id = assignment.fence.session_id
+        with self._lock:
+            if self._waiting.get(session_id) is not assignment:
+                return
+            del self._waiting[session_id]
+            self._called.pop(session_id, None)
+            self._ending[session_id] = assignment
+
+        def act() -> None:
+            try:
+                self.finish(assignment)
+            except Exception:
+                log.exception("ending the turn of %s", session_id)
+            finally:
+                with self._lock:
+                    self._ending.pop(session_id, None)
+
+        threading.Thread(target=act, name="end-waiting", daemon=True).start()
+
+    def _look(self, waiting: list[Assignment]) -> None:
+        """Which of them are answered: those are called."""
+        by_run = {each.fence.run_id: each for each in waiting}
+        steps = self._context.store.waits_for(list(by_run))
+        now = self._context.clock.monotonic()
+        due: list[Assignment] = []
+        with self._lock:
+            for run_id, step in steps.items():
+                session_id = by_run[run_id].fence.session_id
+                if "answer" not in step.data or session_id not in self._waiting:
+                    continue
+                if now - self._called.get(session_id, -CALL_AGAIN) >= CALL_AGAIN:
+                    due.append(by_run[run_id])
+        if due:
+            self._call(due, now)
+
+    def _call(self, due: list[Assignment], now: float) -> None:
+        calls = []
+        for assignment in due:
+            session = assignment.started.session
+            calls.append(Ensure(session.id, session.lane, session.workspace_id, ReadyClass.RESUME))
+        epochs = self._context.epochs
+        try:
+            self._context.broker.ensure(epochs.current(), calls)
+        except LeaseError as error:
+            log.debug("called again later: %s", error)
+            epochs.refresh()
+            return
+        with self._lock:
+            for assignment in due:
+                if assignment.fence.session_id in self._waiting:
+                    self._called[assignment.fence.session_id] = now
+        self.called()
+
+
+def deadline_in(context: WorkerContext, assignment: Assignment) -> timedelta | None:
+    """What is left of the run's deadline: what SQL said at the start, less what has passed since by our clock."""
+    run, begun = assignment.started.run, assignment.begun_at
+    if run.deadline_at is None or run.started_at is None:
+        return None
+    spent = 0.0 if begun is None else context.clock.boottime() - begun
+    return max(run.deadline_at - run.started_at - timedelta(seconds=spent), timedelta(0))
+
+
+def numbered(assignment: Assignment, number: int) -> Assignment:
+    """The same, its question known by its number."""
+    assert assignment.waited is not None  # it asks
+    assignment.waited = replace(assignment.waited, number=number)
+    return assignment
