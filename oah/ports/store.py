@@ -28,6 +28,7 @@ from oah.errors import RequestError
 from oah.ports.audit import AuditStore
 from oah.ports.children import ChildrenStore
 from oah.ports.commands import CommandKind, CommandStore, WorkerCommand
+from oah.ports.conversations import ConversationStore
 from oah.ports.dead_letters import DeadLetterStore
 from oah.ports.figures import FigureStore
 from oah.ports.jobs import JobStore
@@ -284,6 +285,7 @@ class CatalogStore(Protocol):
 
 class Store(
     WorkStore,
+    ConversationStore,
     RecoveryStore,
     CatalogStore,
     WaitStore,

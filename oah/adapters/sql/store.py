@@ -8,6 +8,7 @@ from oah.adapters.sql.audits import Audits
 from oah.adapters.sql.children import Children
 from oah.adapters.sql.columns import now, to_us
 from oah.adapters.sql.commands import Commands
+from oah.adapters.sql.conversations import Conversations
 from oah.adapters.sql.counts import Counts
 from oah.adapters.sql.database import Database
 from oah.adapters.sql.dead_letters import DeadLetters
@@ -40,6 +41,7 @@ from oah.ports.telemetry import NullTelemetry, Telemetry
 class SqlStore(
     Submits,
     Executions,
+    Conversations,
     Owners,
     Recoveries,
     Queues,
