@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from oah.adapters.pty import screen_agent
+from oah.adapters.pty.programs import Programs
 from oah.adapters.pty.screen import ScreenModel
 from oah.ports.agent import TurnRequest, TurnStatus
 from oah.testing.turns import HeldTurn
@@ -108,21 +108,14 @@ def record(name: str, columns: int, rows: int, *, permission: bool = False) -> P
         desk.agents._profiles[name] = replace(profile, rows=rows, cols=columns)
         env = environment(name, model.url, directory / "settings")
         said = _talk(desk, tape, name, texts, env, directory)
-        argv = profile.tables["version"]["argv"]
-        version = subprocess.run(
-            argv,
-            env={**env, "HOME": str(directory / "home"), **profile.env},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        ).stdout.strip()
+        version = Programs(env["PATH"]).look(profile).version
     what = "permission" if permission else "talk"
     header = {
         "version": 2,
         "width": columns,
         "height": rows,
-        "title": f"{version.splitlines()[0]}: {what}",
-        "oah": {"profile": name, "version": version.splitlines()[0], "texts": texts, "said": said},
+        "title": f"{name} {version}: {what}",
+        "oah": {"profile": name, "version": version, "texts": texts, "said": said},
     }
     path = RECORDINGS / f"{name}-{what}-{columns}x{rows}.cast"
     lines = [header, *tape.events]

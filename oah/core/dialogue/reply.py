@@ -17,30 +17,40 @@ from oah.core.dialogue.screen import Screen, folded
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyRules:
     """`echo`: a line of our own text as the program shows it, group 1 the text. `begin`: the first line of what the
-    program says, group 1 its text. `noise`: lines that are none of it. `stop`: a line that ends it."""
+    program says, group 1 its text. `noise`: lines that are none of it. `stop`: a line that ends it.
+    `trim`: what is drawn beside its text (a scroll bar), group 1 the text."""
 
     echo: Pattern | None = None
     begin: Pattern | None = None
     noise: tuple[Pattern, ...] = ()
     stop: tuple[Pattern, ...] = ()
+    trim: Pattern | None = None
 
 
 def reply(screen: Screen, text: str, rules: ReplyRules, composer: ComposerRule, *, mark: int) -> str:
     """What the program said to `text`. `mark`: the line (counted from the first that ever was) from which on it was
     given; a program on its other screen counts anew with each repaint, so there it says nothing."""
-    lines = list(screen.lines if screen.alternate else screen.since(mark))
+    lines = _trimmed(screen.lines if screen.alternate else screen.since(mark), rules)
     found = find_composer(screen, composer)
     if found is not None:
         above = found.first - (1 if composer.above is not None else 0)
         lines = lines[: max(len(lines) - len(screen.lines) + above, 0)]
     said = _told(lines[_after(lines, text, rules) :], rules)
     if not said and rules.begin is not None:  # it repaints all it ever said: the last of it is the reply
-        lines = list(screen.lines[: found.first] if found is not None else screen.lines)
-        begins = [at for at, line in enumerate(lines) if rules.begin.search(line)]
-        said = _told(lines[begins[-1] :], rules) if begins else []
-        if not begins and screen.alternate and rules.echo is not None and not _echoes(lines, rules):
+        visible = _trimmed(screen.lines[: found.first] if found is not None else screen.lines, rules)
+        begins = [at for at, line in enumerate(visible) if rules.begin.search(line)]
+        said = _told(visible[begins[-1] :], rules) if begins else []
+        if not begins and screen.alternate and rules.echo is not None and not _echoes(visible, rules):
             said = _told(lines, replace(rules, begin=None))  # its beginning has scrolled out of reach
+            return textwrap.dedent("\n".join(said)).strip("\n")
     return _dedented(said, rules).strip("\n")
+
+
+def _trimmed(lines: Sequence[str], rules: ReplyRules) -> list[str]:
+    if rules.trim is None:
+        return list(lines)
+    found = [(line, rules.trim.search(line)) for line in lines]
+    return [line if match is None else match.group(1) or "" for line, match in found]
 
 
 def _dedented(said: Sequence[str], rules: ReplyRules) -> str:

@@ -11,7 +11,7 @@ Tables of the profile (`kind = "screen"`), all but `screen.composer.start` optio
   to type for a choice (default: its key).
 * ``[screen.submit]`` ``key``, ``clear``, ``commands``, ``guard``, ``multiline``, ``placeholders``, ``blind``,
   ``window_seconds``, ``patience_seconds``: see `injection.InjectionRules`.
-* ``[screen.reply]`` ``echo``, ``begin``, ``noise``, ``stop``: see `reply.ReplyRules`.
+* ``[screen.reply]`` ``echo``, ``begin``, ``noise``, ``stop``, ``trim``: see `reply.ReplyRules`.
 * ``[[files]]`` ``path`` (below HOME), ``text``: written before the start unless it is there; ``{cwd}`` and ``{home}``
   are replaced.
 * ``[resume]``: see `resuming.py`.
@@ -240,6 +240,7 @@ def _reply(table: _Table, patterns: _Patterns) -> ReplyRules:
         begin=patterns.one(table.take("begin", str, "")),
         noise=patterns.all(table.texts("noise")),
         stop=patterns.all(table.texts("stop")),
+        trim=patterns.one(table.take("trim", str, "")),
     )
     table.end()
     return rules
