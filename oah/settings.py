@@ -48,12 +48,20 @@ class WorkerSettings(Section):
     slots: int = Field(default=8, ge=1, le=512)
     parked: int | None = Field(default=None, ge=0)
     """Parked sessions; None means twice the slots."""
+    waiting: int | None = Field(default=None, ge=0)
+    """Runs that wait for an answer without a slot; beyond it each takes the place of a new run. None means eight times
+    the slots."""
+    wait_timeout_seconds: float = Field(default=86_400, gt=0)
+    """How long a question of an agent stands; a profile may say otherwise (``wait_timeout_seconds``)."""
     warm_idle_seconds: float = Field(default=600, gt=0)
     affinity_seconds: float = Field(default=2, ge=0)
     drain_grace_seconds: float = Field(default=60, ge=0)
     heartbeat_seconds: float = Field(default=5, gt=0)
     host: str = "127.0.0.1"
     port: int = Field(default=8789, ge=0, le=65535)
+    advertise: str | None = None
+    """Name or address under which API processes reach this worker's endpoint; None: ``host``, or the machine's own
+    address where that means all of them."""
     profiles: tuple[str, ...] | None = None
     """None: every profile that the package and ``agents.d`` know."""
     check_profiles: Literal["version", "program", "off"] = "version"

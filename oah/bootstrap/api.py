@@ -13,6 +13,7 @@ from oah.api.context import ApiContext
 from oah.api.firstkey import ensure_admin_key
 from oah.api.server import Server
 from oah.bootstrap.controller import controller_of
+from oah.bootstrap.endpoint import PrivateEndpoint
 from oah.bootstrap.jobs import job_queue
 from oah.bootstrap.kit import PROFILES_DIR, Kit, needs_a_server, oah_version, open_kit, run
 from oah.bootstrap.webhooks import webhook_limits
@@ -37,19 +38,26 @@ def api_process(settings: Settings, *, api_only: bool) -> int:
     if api_only:
         needs_a_server(settings, "oah-api --api-only")
     kit = open_kit(settings, process="api")
-    workers = [] if api_only else [worker_of(kit, api_url=lambda: server.url) for _ in range(settings.embedded_workers)]
+    endpoints = [] if api_only else [_endpoint(kit) for _ in range(settings.embedded_workers)]
+    workers = [worker_of(kit, endpoint=endpoint, api_url=lambda: server.url) for endpoint in endpoints]
     jobs: JobQueue = UntoldQueue() if api_only and settings.jobs_inline else job_queue(kit)
     app = create_app(_api_context(kit, workers, jobs, prepared=lambda: _prepared(prelude)))
     server = Server(app, host=settings.api_host, port=settings.api_port)
     server.bind()
 
     def behind() -> Sequence[Component]:
-        return [] if api_only else [*controller_of(kit, endpoint=None, jobs=jobs), *workers]
+        shown = [endpoint.component for endpoint in endpoints]
+        return [] if api_only else [*controller_of(kit, endpoint=None, jobs=jobs), *shown, *workers]
 
     prelude = Prelude("api-prelude", lambda: _prepare_api(kit), behind, clock=kit.clock)
     group = Group([server, prelude], clock=kit.clock)
     grace = timedelta(seconds=5 if api_only else settings.worker.drain_grace_seconds)
     return run(kit, group, grace=grace, on_serving=lambda: log.info("listening", extra={"url": server.url}))
+
+
+def _endpoint(kit: Kit) -> PrivateEndpoint:
+    """Of a worker inside this process: the API reaches it like any other."""
+    return PrivateEndpoint(kit, host="127.0.0.1", port=0, reasons=list)
 
 
 def _prepare_api(kit: Kit) -> None:

@@ -14,11 +14,13 @@ from oah.adapters.inprocess.noop import AgentsByProfile, NoopAgents
 from oah.adapters.pty.agents import DEFAULT_PATH, Surroundings
 from oah.adapters.pty.factory import PtyAgents
 from oah.adapters.pty.host import PtyHost
+from oah.adapters.pty.live import Lives
 from oah.adapters.pty.profiles import load_profiles
 from oah.adapters.pty.programs import Programs
 from oah.adapters.pty.recording import RecordingWriter
 from oah.adapters.sql.history import HistoryFile
 from oah.adapters.system.figures import ProcessGauge
+from oah.bootstrap.endpoint import PrivateEndpoint
 from oah.bootstrap.hardening import shield_worker
 from oah.bootstrap.kit import PROFILES_DIR, Kit, needs_a_server, oah_version, open_kit, run
 from oah.bootstrap.webhooks import http_sender
@@ -29,7 +31,6 @@ from oah.core.model.lane import Lane
 from oah.core.policy import claim_order, retry
 from oah.runtime.group import Group
 from oah.runtime.prelude import Prelude
-from oah.runtime.probe import Probe
 from oah.settings import Settings
 from oah.worker.context import WorkerContext, WorkerRules
 from oah.worker.identity import Identity, take_name
@@ -44,7 +45,7 @@ _log = logging.getLogger(__name__)
 def worker_of(
     kit: Kit,
     *,
-    address: Callable[[], str | None] = lambda: None,
+    endpoint: PrivateEndpoint | None = None,
     api_url: Callable[[], str | None] | None = None,
     on_drain: Callable[[], None] = lambda: None,
 ) -> Worker:
@@ -61,7 +62,7 @@ def worker_of(
         deadman_enabled=os.environ.get("OAH_TESTING_DEADMAN_OFF") != "1",
     )
     catalogue = load_profiles(settings.data_dir / PROFILES_DIR)
-    agents = _agents(kit, identity, host, catalogue)
+    agents = _agents(kit, identity, host, catalogue, endpoint.lives if endpoint is not None else Lives())
     profiles = section.profiles or agents.profiles()
     withdrawn = withdrawn_profiles(settings, catalogue, profiles)
     gauge = ProcessGauge()
@@ -78,6 +79,7 @@ def worker_of(
         rules=WorkerRules(
             slots=slots,
             parked=2 * slots if section.parked is None else section.parked,
+            waiting=8 * slots if section.waiting is None else section.waiting,
             lease=settings.lease,
             warm_idle=timedelta(seconds=section.warm_idle_seconds),
             affinity=timedelta(seconds=section.affinity_seconds),
@@ -105,7 +107,8 @@ def worker_of(
         one_engine=settings.database.startswith("sqlite"),
         hooks=_hooks(settings, catalogue),
         hook_caller=HookCalls(http_sender(settings)),
-        address=address,
+        address=(lambda: None) if endpoint is None else endpoint.address,
+        token=None if endpoint is None else endpoint.token,
         api_url=api_url or (lambda: settings.api_url),
         on_drain=on_drain,
     )
@@ -156,7 +159,9 @@ def _hooks(settings: Settings, catalogue: Mapping[str, Profile]) -> Callable[[st
     return lambda profile: (*everywhere, *own.get(profile, ()))
 
 
-def _agents(kit: Kit, identity: Identity, host: PtyHost, catalogue: Mapping[str, Profile]) -> AgentsByProfile:
+def _agents(
+    kit: Kit, identity: Identity, host: PtyHost, catalogue: Mapping[str, Profile], lives: Lives
+) -> AgentsByProfile:
     blobs = DirectoryBlobs(kit.settings.data_dir / "blobs")
     writer = RecordingWriter()
     writer.start()
@@ -169,6 +174,7 @@ def _agents(kit: Kit, identity: Identity, host: PtyHost, catalogue: Mapping[str,
         path=kit.settings.worker.path or DEFAULT_PATH,
         head_bytes=limits.recording_head_bytes,
         tail_bytes=limits.recording_tail_bytes,
+        lives=lives,
     )
     pty = PtyAgents(catalogue, around)
     pty.prepare()
@@ -180,31 +186,17 @@ def worker_process(settings: Settings) -> int:
     needs_a_server(settings, "oah-worker")
     kit = open_kit(settings, process="worker")
     section = settings.worker
-    worker = worker_of(kit, address=lambda: _shown(probe.address), on_drain=lambda: _end(group))
-    prelude = Prelude("worker-prelude", kit.store.migrate, lambda: [worker], clock=kit.clock)
-    probe = Probe(
+    endpoint = PrivateEndpoint(
+        kit,
         host=section.host,
-        port=_port(section.host, section.port),
+        port=section.port,
         reasons=lambda: [] if worker.ready() else [f"the worker is {worker.state}"],
-        metrics=kit.telemetry.exposition,
     )
-    group = Group([probe, prelude], clock=kit.clock)
+    worker = worker_of(kit, endpoint=endpoint, on_drain=lambda: _end(group))
+    prelude = Prelude("worker-prelude", kit.store.migrate, lambda: [worker], clock=kit.clock)
+    group = Group([endpoint.component, prelude], clock=kit.clock)
     return run(kit, group, grace=timedelta(seconds=section.drain_grace_seconds))
 
 
 def _end(group: Group) -> None:
     group.request_stop()
-
-
-def _shown(address: tuple[str, int] | None) -> str | None:
-    return None if address is None else f"{address[0]}:{address[1]}"
-
-
-def _port(host: str, wanted: int) -> int:
-    """The port wanted, or any free one when it is taken: further workers of a host are found by the registry."""
-    with socket.socket() as trial:
-        try:
-            trial.bind((host, wanted))
-        except OSError:
-            return 0
-    return wanted

@@ -27,12 +27,48 @@ LOOK = 0.25
 """Seconds between looks at whether to stop."""
 
 
-class Probe(ThreadComponent):
-    """Serves ``/healthz``, ``/readyz``, ``/metrics`` and further pages.
+class Pages:
+    """``/healthz``, ``/readyz``, ``/metrics`` and further pages.
 
     ``reasons`` answers why the process is not ready (empty: it is). ``pages`` maps a path to a callable whose answer is
     shown as JSON.
     """
+
+    def __init__(
+        self,
+        *,
+        reasons: Callable[[], Sequence[str]],
+        metrics: Exposition,
+        pages: Mapping[str, Callable[[], Any]] | None = None,
+    ) -> None:
+        self._reasons = reasons
+        self._metrics = metrics
+        self._pages = dict(pages or {})
+
+    def answer(self, path: str) -> tuple[int, bytes, str]:
+        """Status, body and content type for a path."""
+        if path == "/metrics":
+            body, content_type = self._metrics()
+            return 200, body, content_type
+        if path == "/healthz":
+            return _json(200, {"status": "alive"})
+        if path == "/readyz":
+            reasons = list(self._reasons())
+            return _json(503, {"status": "unready", "reasons": reasons}) if reasons else _json(200, {"status": "ready"})
+        if path in self._pages:
+            return self._page(self._pages[path])
+        return _json(404, {"code": "not_found", "title": f"no page {path}"})
+
+    @staticmethod
+    def _page(page: Callable[[], Any]) -> tuple[int, bytes, str]:
+        try:
+            return _json(200, page())
+        except OahError as error:
+            return _json(503 if error.retryable else 500, {"code": error.code, "title": error.message})
+
+
+class Probe(ThreadComponent):
+    """Serves ``Pages`` in a process that has no other endpoint."""
 
     def __init__(
         self,
@@ -46,9 +82,7 @@ class Probe(ThreadComponent):
         super().__init__("probe")
         self._host = host
         self._port = port
-        self._reasons = reasons
-        self._metrics = metrics
-        self._pages = dict(pages or {})
+        self._pages = Pages(reasons=reasons, metrics=metrics, pages=pages)
         self._bound: tuple[str, int] | None = None
 
     @property
@@ -74,29 +108,8 @@ class Probe(ThreadComponent):
             while not self.stopping.is_set():
                 server.handle_request()
 
-    def answer(self, path: str) -> tuple[int, bytes, str]:
-        """Status, body and content type for a path."""
-        if path == "/metrics":
-            body, content_type = self._metrics()
-            return 200, body, content_type
-        if path == "/healthz":
-            return _json(200, {"status": "alive"})
-        if path == "/readyz":
-            reasons = list(self._reasons())
-            return _json(503, {"status": "unready", "reasons": reasons}) if reasons else _json(200, {"status": "ready"})
-        if path in self._pages:
-            return self._page(self._pages[path])
-        return _json(404, {"code": "not_found", "title": f"no page {path}"})
-
-    @staticmethod
-    def _page(page: Callable[[], Any]) -> tuple[int, bytes, str]:
-        try:
-            return _json(200, page())
-        except OahError as error:
-            return _json(503 if error.retryable else 500, {"code": error.code, "title": error.message})
-
     def _handler(self) -> type[BaseHTTPRequestHandler]:
-        answer = self.answer
+        answer = self._pages.answer
 
         class Handler(BaseHTTPRequestHandler):
             timeout = REQUEST_TIMEOUT

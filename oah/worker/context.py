@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
+from oah.core.model.home import HomeRules
 from oah.core.model.hook import Hook
 from oah.core.model.ids import WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
@@ -18,7 +19,9 @@ from oah.ports.broker import Broker
 from oah.ports.clock import Clock, Ids
 from oah.ports.epochs import EpochSource
 from oah.ports.history import OutcomeLog
+from oah.ports.homes import Homes
 from oah.ports.hooks import HookCaller, NoHookCaller
+from oah.ports.secrets import NoSecrets, Secrets
 from oah.ports.store import Store
 from oah.ports.telemetry import Telemetry
 from oah.ports.terminal import AgentHost
@@ -98,10 +101,16 @@ class WorkerContext:
     """CPU percent and resident bytes of worker and host."""
     pid: int
     data_dir: Path
+    homes: Homes
+    home_rules: Callable[[str], HomeRules | None]
+    """Of a profile; None: its agents have no files."""
+    secrets: Secrets = field(default_factory=NoSecrets)
     one_engine: bool
     """SQLite has one writer: claimer and settler share a thread."""
     address: Callable[[], str | None] = lambda: None
     """``host:port`` of the private endpoint, once it listens."""
+    token: str | None = field(default=None, repr=False)
+    """What the private endpoint wants to hear."""
     hooks: Callable[[str], tuple[Hook, ...]] = lambda profile: ()
     """Of a profile, those of the deployment first."""
     hook_caller: HookCaller = field(default_factory=NoHookCaller)

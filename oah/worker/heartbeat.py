@@ -43,6 +43,7 @@ def beat(
         version=context.version,
         started_at=started_at,
         address=context.address(),
+        token=context.token,
         cpu_percent=figures.cpu_percent,
         rss_bytes=figures.rss_bytes,
         sessions={a.fence.session_id: a.fence.run_id for a in working},

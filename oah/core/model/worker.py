@@ -40,6 +40,9 @@ class WorkerReport:
     started_at: datetime
     address: str | None = None
     """``host:port`` of the worker's private endpoint."""
+    token: str | None = field(default=None, repr=False)
+    """What that endpoint wants to hear before it shows a terminal. From the registry to API processes, and no
+    further."""
     cpu_percent: float = 0.0
     rss_bytes: int = 0
     sessions: Mapping[str, str] = field(default_factory=dict)
