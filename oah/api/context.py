@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from oah.core.model.ids import EpochId, WorkerId
 from oah.core.policy.admission import Rules
@@ -48,4 +49,6 @@ class ApiContext:
     jobs: JobQueue = field(default_factory=UntoldQueue)
     webhooks: webhooks.Limits = field(default_factory=webhooks.Limits)
     keep_alive: timedelta = timedelta(seconds=15)
+    answer_rules: Callable[[Sequence[Mapping[str, Any]]], object] = lambda tables: None
+    """Raises InvalidRequest for rules about questions that a worker could not read."""
     version: str = "0"

@@ -104,6 +104,19 @@ def _plainly(value: object) -> object:
     return moment(value) if isinstance(value, datetime) else value
 
 
+def question_document(step: Step | None) -> Document | None:
+    """What the program of a run asks: the question's number, text and choices; None when nothing is asked."""
+    if step is None:
+        return None
+    return {
+        "number": step.number,
+        **step.data["question"],
+        "asked_at": moment(step.at),
+        "deadline": moment(step.deadline_at),
+        "answered": "answer" in step.data,
+    }
+
+
 def receipt_document(accepted: Accepted) -> Document:
     """What a submit or a requeue is answered with."""
     run = accepted.run
@@ -272,6 +285,7 @@ def workspace_document(workspace: Workspace) -> Document:
         "max_queued_runs": workspace.max_queued_runs,
         "recovery_strategy": workspace.recovery_strategy,
         "recovery_max_attempts": workspace.recovery_max_attempts,
+        "answers": [dict(rule) for rule in workspace.answers],
         "created_at": moment(workspace.created_at),
     }
 

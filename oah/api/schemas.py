@@ -177,9 +177,10 @@ class RunChanges(Body):
 
 
 class InputBody(Body):
-    """POST /runs/{id}/input"""
+    """POST /runs/{id}/input. ``question``: the number of the question that is meant; without it the one that stands."""
 
     input: str
+    question: int | None = Field(default=None, ge=1, le=2**31 - 1)
 
 
 class WorkspaceBody(Body):
@@ -201,6 +202,7 @@ class WorkspaceChanges(Body):
     max_queued_runs: int | None = None
     recovery_strategy: Strategy | None = None
     recovery_max_attempts: int | None = None
+    answers: list[dict[str, Any]] | None = None
 
 
 class KeyBody(Body):

@@ -12,6 +12,7 @@ from oah.api.app import create_app
 from oah.api.context import ApiContext
 from oah.api.firstkey import ensure_admin_key
 from oah.api.server import Server
+from oah.bootstrap.answers import workspace_rules
 from oah.bootstrap.controller import controller_of
 from oah.bootstrap.endpoint import PrivateEndpoint
 from oah.bootstrap.jobs import job_queue
@@ -89,6 +90,7 @@ def _api_context(kit: Kit, workers: Sequence[Worker], jobs: JobQueue, *, prepare
         local_workers=lambda: frozenset(WorkerId(worker.id) for worker in workers),
         jobs=jobs,
         webhooks=webhook_limits(settings),
+        answer_rules=workspace_rules,
         version=oah_version(),
     )
 

@@ -20,6 +20,7 @@ from oah.adapters.pty.programs import Programs
 from oah.adapters.pty.recording import RecordingWriter
 from oah.adapters.sql.history import HistoryFile
 from oah.adapters.system.figures import ProcessGauge
+from oah.bootstrap.answers import WorkspaceRules, profile_rules, wait_timeouts
 from oah.bootstrap.endpoint import PrivateEndpoint
 from oah.bootstrap.hardening import shield_worker
 from oah.bootstrap.kit import PROFILES_DIR, Kit, needs_a_server, oah_version, open_kit, run
@@ -110,6 +111,9 @@ def worker_of(
         address=(lambda: None) if endpoint is None else endpoint.address,
         token=None if endpoint is None else endpoint.token,
         api_url=api_url or (lambda: settings.api_url),
+        answers=profile_rules(catalogue),
+        workspace_answers=WorkspaceRules(kit.store, kit.clock),
+        wait_timeout=wait_timeouts(settings, catalogue),
         on_drain=on_drain,
     )
     return Worker(context)

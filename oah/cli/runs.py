@@ -11,7 +11,7 @@ import click
 from oah.cli.arguments import DURATION, given, limit_option, read_text, workspace_option
 from oah.cli.connection import Connection, pass_connection
 from oah.cli.failures import Exit, complain
-from oah.cli.inside import give_input, steps
+from oah.cli.inside import give_input, question_lines, steps
 from oah.cli.output import Document, age, cell, emit_json, field, json_option, listing, showing, write_text
 from oah.cli.stops import cancel, steer
 
@@ -178,7 +178,12 @@ def show(connection: Connection, /, run_id: str, *, as_json: bool) -> None:
     found = connection.client.run(run_id)
     if not as_json and found.get("next_attempt_at"):
         found["retry"] = f"{found['failed_attempts']} of {found['max_retries']} at {found['next_attempt_at']}"
+    question = found.get("question")
+    if not as_json and question:
+        found["question"] = f"{question['number']} ({question['kind']}); see: oah run input {run_id}"
     showing(found, as_json=as_json)
+    if not as_json and question:
+        click.echo("\n" + "\n".join(question_lines(question)))
 
 
 @run.command()

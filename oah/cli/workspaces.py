@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import click
@@ -64,6 +65,16 @@ def show(connection: Connection, /, workspace: str, *, as_json: bool) -> None:
     showing(found, as_json=as_json)
 
 
+def _rules(file: Any) -> list[Any]:
+    try:
+        rules = json.load(file)
+    except ValueError as error:
+        raise click.BadParameter(f"no JSON: {error}", param_hint="--answers") from None
+    if not isinstance(rules, list):
+        raise click.BadParameter("a list of rules is wanted", param_hint="--answers")
+    return rules
+
+
 class _OrNone(click.ParamType[object]):
     """A value of another type, or the word ``none``: what was said is taken back."""
 
@@ -98,10 +109,21 @@ TAKEN_BACK = object()
     type=_OrNone(click.IntRange(0, 1_000)),
     help="Requeues by recovery at most; none leaves it to the deployment.",
 )
+@click.option(
+    "--answers",
+    type=_OrNone(click.File("r")),
+    metavar="FILE|-|none",
+    help="Which questions of agents a rule answers: a JSON list; none: a person is asked.",
+)
 @json_option
 @pass_connection
 def update(connection: Connection, /, workspace: str, *, as_json: bool, **options: Any) -> None:
     """Change weight, caps, or what becomes of runs whose worker is lost."""
+    file = options.pop("answers")
+    if file not in (None, TAKEN_BACK):
+        options["answers"] = _rules(file)
+    elif file is TAKEN_BACK:
+        options["answers"] = TAKEN_BACK
     changes = {name: None if value is TAKEN_BACK else value for name, value in given(**options).items()}
     if not changes:
         raise click.UsageError("nothing to change; see --help")

@@ -51,10 +51,17 @@ class InsideCalls(Calls):
         """What the run waited for is over."""
         return self._one("POST", f"/v1/runs/{part(run_id)}/resume")
 
-    def send_input(self, run_id: str, text: str) -> Json:
-        """Answer a run that waits: ``{status, delivery}``, ``delivery`` is ``delivered`` or ``unverified``. Raises
-        Conflict ``run_not_waiting``, Unavailable ``worker_silent`` (nothing was said)."""
-        return self._one("POST", f"/v1/runs/{part(run_id)}/input", body={"input": text}, once=True)
+    def send_input(self, run_id: str, text: str, *, question: int | None = None) -> Json:
+        """Answer a run that waits: ``{status, delivery, question}``. What its program asks (``run(…)["question"]``) is
+        answered by the key or the words of a choice, or by any text where it takes that: ``accepted``, the run goes on
+        when a slot is free. ``question``: its number, so that no other one is answered. What the run itself waits for
+        is ``delivered`` or ``unverified``.
+
+        Raises InvalidRequest ``answer_unfit`` (the hint lists the choices), Conflict ``run_not_waiting``,
+        ``question_over``, ``already_answered``, Unavailable ``worker_silent`` (nothing was said).
+        """
+        body = {"input": text} if question is None else {"input": text, "question": question}
+        return self._one("POST", f"/v1/runs/{part(run_id)}/input", body=body, once=True)
 
     def steps(self, run_id: str) -> list[Json]:
         """What the run did in steps, and what was done to it, in order."""

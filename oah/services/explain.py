@@ -11,7 +11,7 @@ from typing import Any
 from oah.core.model.epoch import EpochState
 from oah.core.model.ids import RunId, SessionId, WorkspaceId
 from oah.core.model.lane import Lane
-from oah.core.model.run import Run, RunStatus
+from oah.core.model.run import Run, RunStatus, Step
 from oah.core.model.session import Place
 from oah.core.model.worker import WorkerReport, WorkerState
 from oah.core.policy import waiting
@@ -58,7 +58,7 @@ def wait_reasons(store: Store, broker: Broker, runs: Sequence[Run]) -> dict[RunI
             reason = waiting.why(waiting.View(status=run.status, lane=_NO_LANE))
             assert reason is not None
             step = asking.get(run.id)
-            found[run.id] = reason if step is None else replace(reason, data={"asked": step.name, "since": step.at})
+            found[run.id] = reason if step is None else _asked(reason, step)
     queued = [run.id for run in runs if run.status is RunStatus.QUEUED]
     return {**found, **reasons_of(store, broker, queued)}
 
@@ -70,6 +70,22 @@ def reasons_of(store: Store, broker: Broker, queued: Sequence[RunId]) -> dict[Ru
         return {}
     at = dispatch(broker)
     return {run_id: _reason(each, at) for run_id, each in facts.items()}
+
+
+def _asked(reason: WaitReason, step: Step) -> WaitReason:
+    """With what it has asked for; an answered question only waits for a slot."""
+    data = {"asked": step.name, "since": step.at}
+    if "answer" in step.data:
+        return replace(reason, message="answered; goes on when its worker has a slot for it", data=data)
+    return replace(reason, data=data)
+
+
+def question_of(store: Store, run: Run) -> Step | None:
+    """The open question of a run's program."""
+    if run.status is not RunStatus.WAITING_TOOL:
+        return None
+    step = store.waits_for([run.id]).get(run.id)
+    return step if step is not None and "question" in step.data else None
 
 
 _NO_LANE = Lane("none", "none")

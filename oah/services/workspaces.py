@@ -51,7 +51,7 @@ def create(
 
 def change(store: Store, workspace: WorkspaceId, changes: Mapping[str, Any]) -> Workspace:
     """Change weight, caps and what it says about recovery. Raises NotFound, InvalidRequest."""
-    _bounds({name: value for name, value in changes.items() if name != "recovery_strategy"})
+    _bounds({name: value for name, value in changes.items() if name not in ("recovery_strategy", "answers")})
     return store.update_workspace(workspace, dict(changes))
 
 

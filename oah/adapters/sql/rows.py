@@ -42,7 +42,7 @@ SESSION_COLUMNS = (
 )  # fmt: skip
 WORKSPACE_COLUMNS = (
     "id", "name", "created_at", "weight", "max_active_runs", "max_queued_runs", "recovery_strategy",
-    "recovery_max_attempts",
+    "recovery_max_attempts", "answers",
 )  # fmt: skip
 KEY_COLUMNS = ("id", "name", "workspace_id", "scopes", "created_at", "expires_at", "revoked_at")
 EVENT_COLUMNS = ("session_id", "number", "run_id", "attempt", "type", "data", "at")
@@ -179,9 +179,19 @@ def session_of(row: Sequence[Any]) -> Session:
 
 def workspace_of(row: Sequence[Any]) -> Workspace:
     """A row in the order of WORKSPACE_COLUMNS."""
-    workspace_id, name, created, weight, active, queued, strategy, max_attempts = row
+    workspace_id, name, created, weight, active, queued, strategy, max_attempts, answers = row
     known = RecoveryStrategy(strategy) if strategy in set(RecoveryStrategy) else None
-    return Workspace(WorkspaceId(workspace_id), name, required(created), weight, active, queued, known, max_attempts)
+    return Workspace(
+        id=WorkspaceId(workspace_id),
+        name=name,
+        created_at=required(created),
+        weight=weight,
+        max_active_runs=active,
+        max_queued_runs=queued,
+        recovery_strategy=known,
+        recovery_max_attempts=max_attempts,
+        answers=tuple(parsed(answers) or ()),
+    )
 
 
 def key_of(row: Sequence[Any]) -> ApiKey:

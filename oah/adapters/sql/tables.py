@@ -55,6 +55,8 @@ workspaces = Table(
     Column("created_at", Moment, nullable=False),
     Column("recovery_strategy", Text),
     Column("recovery_max_attempts", Integer),
+    # Which questions of agents a rule answers; null: none.
+    Column("answers", Json),
 )
 
 # How many runs of a workspace are queued, in parts: each process adds to a part of its own, so that a submit and a

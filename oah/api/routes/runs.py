@@ -14,6 +14,7 @@ from oah.api.render import (
     attempt_document,
     error_document,
     page,
+    question_document,
     run_document,
     step_document,
 )
@@ -82,7 +83,8 @@ def show(run_id: Named, desk: Desk, caller: Caller) -> Response:
     """One run, with the reason why it waits."""
     run = _find(desk, caller, run_id)
     reasons = explain.wait_reasons(desk.context.store, desk.context.broker, [run])
-    return answer(run_document(run, wait_reason=reasons.get(run.id)))
+    question = question_document(explain.question_of(desk.context.store, run))
+    return answer({**run_document(run, wait_reason=reasons.get(run.id)), "question": question})
 
 
 @router.get("/runs/{run_id}/result", **needs(Scope.READ))

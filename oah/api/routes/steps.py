@@ -21,10 +21,11 @@ from oah.api.state import ApiState, Desk
 from oah.core.model.ids import RunId
 from oah.core.model.run import Run
 from oah.core.model.workspace import Scope
-from oah.errors import InvalidRequest
+from oah.errors import Conflict, InvalidRequest
 from oah.ports.steps import Inside, StepKind
 from oah.services import steer
 from oah.services.inside import LOOK_EVERY, Speaking, as_agent
+from oah.services.questions import Answering
 
 router = APIRouter(prefix="/v1/runs/{run_id}", tags=["steps"])
 
@@ -108,13 +109,28 @@ def resume(run_id: Named, desk: Desk, caller: Caller) -> Response:
 
 @router.post("/input", status_code=202, **needs(Scope.RUN))
 def give_input(run_id: Named, body: InputBody, desk: Desk, caller: Caller) -> Response:
-    """Answer a run that waits: typed to its agent, then the run goes on. 409 for one that does not wait."""
+    """Answer a run that waits. What its program asks is answered by the key or the words of a choice, or by any text
+    where it takes that, and the run goes on when a slot is free for it. What the run itself has said that it waits for
+    is typed to its agent at once. 409 for one that does not wait."""
+    answering = _answering(desk, caller, run_id)
+    asked = answering.question()
+    if asked is not None:
+        run = answering.answer(asked, body.input, number=body.question)
+        return answer({**_status(run), "delivery": "accepted", "question": body.question or asked.number}, 202)
+    if body.question is not None:
+        raise Conflict(f"the run does not ask question {body.question} (any more)", code="question_over")
     request = RunId(desk.context.ids.new("run"))
     pause = LOOK_EVERY.total_seconds()
     run, delivery = _speaking(desk, caller, run_id).answer(
         body.input, request, lambda: threading.Event().wait(pause), tries=steer.PATIENCE // LOOK_EVERY
     )
-    return answer({**_status(run), "delivery": delivery}, 202)
+    return answer({**_status(run), "delivery": delivery, "question": None}, 202)
+
+
+def _answering(desk: ApiState, caller: Principal, run_id: str) -> Answering:
+    context = desk.context
+    inside = Inside(RunId(run_id), caller.workspace_id, by=caller.by)
+    return Answering(context.store, context.broker, context.rules, inside)
 
 
 def _status(run: Run) -> Document:

@@ -51,7 +51,9 @@ def change_workspace(workspace: Named, body: WorkspaceChanges, desk: Desk, calle
     """Change weight, caps, and what it says about recovery."""
     store = desk.context.store
     found = workspaces.resolve(store, workspace, caller.workspace_id)
-    return answer(workspace_document(workspaces.change(store, found, body.model_dump(exclude_unset=True))))
+    changes = body.model_dump(exclude_unset=True)
+    desk.context.answer_rules(changes.get("answers") or ())
+    return answer(workspace_document(workspaces.change(store, found, changes)))
 
 
 @router.post("/keys", status_code=201, **needs(Scope.ADMIN))

@@ -20,7 +20,10 @@ take.
 * ``[[hooks]]`` ``name``, ``when``, ``command`` or ``url``, ``timeout_seconds``: called around its runs (hooks.py).
 * ``idle_timeout_seconds``: how long a turn may go without progress (no limit when left out); ``cpu_is_progress``:
 whether the processor time of its tree counts as progress.
+* ``[home]``, ``[limits]``: see housing.py. ``[resume]``: see resuming.py.
 * ``steer``: whether a text may be typed to it while it works; it drops at the end of a turn what it did not read.
+* ``[[answers]]`` ``action``, ``names``, ``kinds``, ``matches``, ``answer``: which of its questions are answered without
+  a person (core/policy/answers.py); ``wait_timeout_seconds``: how long a question stands.
 * ``env``, ``rows``, ``cols``; ``failed_code``: error code of a turn whose status is not 0.
 
 A turn that its interrupt key has interrupted ends with a status other than 0: with 0 it was faster than the cancel.
@@ -37,6 +40,7 @@ from enum import StrEnum
 from typing import Any
 
 from oah.core.dialogue.hooks import hooks_from
+from oah.core.dialogue.housing import check_housing
 from oah.core.model.hook import Hook
 from oah.core.model.retry import NO_WISH, RetryWish, retry_wish
 from oah.core.model.run import RecoveryStrategy
@@ -83,8 +87,10 @@ class Profile:
     recovery_strategy: RecoveryStrategy | None = None
     recovery_max_attempts: int | None = None
     retry: RetryWish = NO_WISH
+    answers: tuple[Mapping[str, Any], ...] = ()
+    wait: timedelta | None = None
     tables: Mapping[str, Any] = field(default_factory=dict)
-    """What only one kind reads (`screen_profile.py`)."""
+    """What others read (`screen_profile.py`, `resuming.py`, `housing.py`)."""
     source: str = ""
 
 
@@ -135,6 +141,8 @@ def profile_from(table: Mapping[str, Any], *, source: str) -> Profile:
         hooks=hooks_from(table.get("hooks", ()), source=f"profile {source}"),
         idle=_seconds(table, "idle_timeout_seconds"),
         interrupt_again=_seconds(table, "interrupt_again_seconds"),
+        answers=tuple(table.get("answers", ())),
+        wait=_seconds(table, "wait_timeout_seconds"),
         recovery_strategy=strategy,
         recovery_max_attempts=max_attempts,
         retry=_retry(table.get("retry", {}), source=source),
@@ -179,7 +187,7 @@ def _retry(section: Mapping[str, Any], *, source: str) -> RetryWish:
         raise _invalid(source, error.message) from None
 
 
-_SCREEN_TABLES = ("screen", "files", "resume", "headless", "version")
+_SCREEN_TABLES = ("screen", "files", "resume", "headless", "version", "home", "limits")
 _TYPES = {
     "name": "string",
     "kind": "string",
@@ -197,11 +205,15 @@ _TYPES = {
     "idle_timeout_seconds": "number",
     "cpu_is_progress": "boolean",
     "hooks": "list of tables",
+    "answers": "list of tables",
+    "wait_timeout_seconds": "number",
     "steer": "boolean",
     "recovery": "table",
     "retry": "table",
     "screen": "table",
     "resume": "table",
+    "home": "table",
+    "limits": "table",
     "headless": "table",
     "version": "table",
     "files": "list of tables",
@@ -227,6 +239,7 @@ def _fits(value: object, kind: str) -> bool:
 
 
 def _check(profile: Profile) -> None:
+    check_housing(profile.tables, source=profile.source)
     if profile.kind is Kind.NOOP:
         return
     if not profile.argv:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from oah.core.model.ids import KeyId, WorkspaceId
 from oah.core.model.run import RecoveryStrategy
@@ -34,6 +36,8 @@ class Workspace:
     recovery_strategy: RecoveryStrategy | None = None
     recovery_max_attempts: int | None = None
     """What it says about recovery; None: the deployment's."""
+    answers: tuple[Mapping[str, Any], ...] = ()
+    """Which questions of agents are answered without a person (``core/policy/answers.py``)."""
 
 
 @dataclass(frozen=True, slots=True)

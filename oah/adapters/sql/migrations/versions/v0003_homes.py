@@ -1,4 +1,5 @@
-"""Homes of sessions: where a program's own files of a conversation are, and why an attempt's agent began anew."""
+"""Homes of sessions: where a program's own files of a conversation are, and why an attempt's agent began anew.
+Workspaces: which questions of agents a rule answers."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Two columns."""
+    """Three columns."""
     op.add_column("sessions", sa.Column("home", Json, nullable=True))
+    op.add_column("workspaces", sa.Column("answers", Json, nullable=True))
     op.add_column("run_attempts", sa.Column("agent_reason", sa.Text(), nullable=True))
