@@ -122,6 +122,8 @@ _RUNS = (
         "Writes that the fence in SQL refused; they changed nothing",
         write=_of("start", "settle", "release", "event", "step", "wait", "resume", "mark", "recover", "cancel"),
     ),
+    _gauge("oah_viewers", "Who watches terminals at this process, or types into them", kind=_of("read", "write")),
+    _counter("oah_terminal_skipped_bytes_total", "Terminal output that was left out for slow viewers"),
     _counter(
         "oah_output_truncated_total",
         "Output cut at its bound",
