@@ -45,12 +45,13 @@ class Condition(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialogRule:
     """Lines that must all be near the bottom. `choice`: a line that offers one, group 1 its key, group 2 its words.
-    `free`: any text is an answer."""
+    `offers`: its choices where no line of their own says them. `free`: any text is an answer."""
 
     name: str
     kind: DialogKind
     lines: tuple[Pattern, ...]
     choice: Pattern | None = None
+    offers: tuple[Choice, ...] = ()
     free: bool = False
 
 
@@ -220,7 +221,7 @@ def _choices(rule: DialogRule, bottom: Sequence[str]) -> tuple[Choice, ...]:
     """The last list of choices: one that begins anew with the first key is another."""
     choices: list[Choice] = []
     if rule.choice is None:
-        return ()
+        return rule.offers
     for line in bottom:
         if (found := rule.choice.search(line)) is None:
             continue

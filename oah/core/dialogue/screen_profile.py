@@ -7,8 +7,8 @@ Tables of the profile (`kind = "screen"`), all but `screen.composer.start` optio
   start that is never recognised counts as ready after so many seconds.
 * ``[screen.composer]`` ``start``, ``above``, ``end``, ``never``, ``hints``, ``footer``, ``at_cursor``, ``stacked``: see
   `reading.ComposerRule`.
-* ``[[screen.dialogs]]`` ``name``, ``kind``, ``lines``, ``choice``, ``free``: see `reading.DialogRule`; ``keys``: what
-  to type for a choice (default: its key).
+* ``[[screen.dialogs]]`` ``name``, ``kind``, ``lines``, ``choice``, ``free``, ``offers`` (key = words): see
+  `reading.DialogRule`; ``keys``: what to type for a choice (default: its key).
 * ``[screen.submit]`` ``key``, ``clear``, ``commands``, ``guard``, ``multiline``, ``placeholders``, ``blind``,
   ``window_seconds``, ``patience_seconds``: see `injection.InjectionRules`.
 * ``[screen.reply]`` ``echo``, ``begin``, ``noise``, ``stop``, ``trim``: see `reply.ReplyRules`.
@@ -33,7 +33,7 @@ from oah.core.dialogue.reading import ComposerRule, DialogRule, Pattern, ScreenR
 from oah.core.dialogue.reply import ReplyRules
 from oah.core.dialogue.resuming import ResumeRules, resume_rules
 from oah.core.dialogue.turn import TurnRules
-from oah.core.model.question import DialogKind
+from oah.core.model.question import Choice, DialogKind
 from oah.errors import InvalidRequest
 
 Compile = Callable[[str], Pattern]
@@ -201,6 +201,7 @@ def _dialog(table: _Table, patterns: _Patterns, keys: dict[str, Mapping[str, str
         kind=DialogKind(kind),
         lines=patterns.all(table.texts("lines")),
         choice=patterns.one(table.take("choice", str, "")),
+        offers=tuple(Choice(key, words) for key, words in table.words("offers").items()),
         free=table.flag("free"),
     )
     if not rule.lines:
