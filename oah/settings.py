@@ -26,6 +26,14 @@ class RecoveryStrategy(StrEnum):
     REQUEUE_ALL = "requeue_all"
 
 
+class HomeMode(StrEnum):
+    """How far the home of a session reaches."""
+
+    LOCAL = "local"
+    ARCHIVED = "archived"
+    SHARED = "shared"
+
+
 class AuthMode(StrEnum):
     """``off`` only binds loopback."""
 
@@ -94,6 +102,8 @@ class LimitSettings(Section):
     input_bytes: int = 1024 * 1024
     recording_head_bytes: int = 64 * 1024 * 1024
     recording_tail_bytes: int = 16 * 1024 * 1024
+    home_bytes: int = Field(default=64 * 1024 * 1024, ge=0)
+    """Of a packed home; a larger one stays on its host."""
     queued_per_session: int = 1_000
     queued_per_workspace: int = 100_000
     body_bytes: int = 8 * 1024 * 1024
@@ -196,6 +206,17 @@ class Settings(BaseSettings):
     jobs_redis_url: SecretStr | None = None
     """Where rq keeps maintenance jobs; None: the dispatch Redis; ``memory://``: no queue but the rows themselves."""
     data_dir: Path = Path(".oah")
+    blobs_dir: Path | None = None
+    """Recordings, long results, packed homes; None: below the data directory. All processes must see the same."""
+    homes_dir: Path | None = None
+    """Homes of mode ``shared``: mounted by all workers at the same path. None: there are none."""
+    work_dir: Path | None = None
+    """Working directories of sessions that name none; None: below the data directory (shared homes: beside them)."""
+    homes_mode: HomeMode = HomeMode.LOCAL
+    """Of profiles that do not say."""
+    secrets_dir: Path | None = None
+    """Files whose names are those of secrets, for the environment of agents; also those of a workspace, in a directory
+    of its id."""
     log_level: str = "info"
     log_format: str = "text"
     api_host: str = "127.0.0.1"
@@ -219,10 +240,10 @@ class Settings(BaseSettings):
     jobs: JobsSettings = JobsSettings()
     webhooks: WebhookSettings = WebhookSettings()
 
-    @field_validator("data_dir")
+    @field_validator("data_dir", "blobs_dir", "homes_dir", "work_dir", "secrets_dir")
     @classmethod
-    def _absolute(cls, value: Path) -> Path:
-        return Path(os.path.abspath(os.path.expanduser(value)))
+    def _absolute(cls, value: Path | None) -> Path | None:
+        return None if value is None else Path(os.path.abspath(os.path.expanduser(value)))
 
     @classmethod
     def settings_customise_sources(
@@ -243,6 +264,11 @@ class Settings(BaseSettings):
         if self.database_url is None:
             return f"sqlite:///{self.data_dir / 'oah.db'}"
         return self.database_url.get_secret_value()
+
+    @property
+    def blobs(self) -> Path:
+        """Where blobs are."""
+        return self.blobs_dir or self.data_dir / "blobs"
 
     @property
     def broker(self) -> str:

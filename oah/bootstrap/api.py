@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from oah.adapters.blobs.directory import DirectoryBlobs
 from oah.adapters.pty.profiles import load_profiles
+from oah.adapters.websocket.lines import SocketLines
 from oah.api.app import create_app
 from oah.api.context import ApiContext
 from oah.api.firstkey import ensure_admin_key
@@ -76,7 +77,7 @@ def _api_context(kit: Kit, workers: Sequence[Worker], jobs: JobQueue, *, prepare
         clock=kit.clock,
         ids=kit.ids,
         telemetry=kit.telemetry,
-        blobs=DirectoryBlobs(settings.data_dir / "blobs"),
+        blobs=DirectoryBlobs(settings.blobs),
         epoch=lambda: _epoch_or_none(kit),
         profiles=lambda: profiles,
         exposition=kit.telemetry.exposition,
@@ -90,6 +91,7 @@ def _api_context(kit: Kit, workers: Sequence[Worker], jobs: JobQueue, *, prepare
         local_workers=lambda: frozenset(WorkerId(worker.id) for worker in workers),
         jobs=jobs,
         webhooks=webhook_limits(settings),
+        lines=SocketLines(),
         answer_rules=workspace_rules,
         version=oah_version(),
     )

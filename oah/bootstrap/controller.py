@@ -31,7 +31,7 @@ def controller_of(kit: Kit, *, endpoint: Endpoint | None, jobs: JobQueue) -> Seq
         decisions=kit.decisions,
         endpoint=endpoint,
         tell_jobs=tell_again(kit, jobs),
-        blobs=DirectoryBlobs(kit.settings.data_dir / "blobs"),
+        blobs=DirectoryBlobs(kit.settings.blobs),
     )
     return [*job_performers(kit, jobs), *create_controller(context)]
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from oah.adapters.pty.hardening import make_undumpable
+from oah.adapters.system.secrets import taken
 from oah.settings import Settings
 
 PASSABLE = 0o711
@@ -31,10 +32,12 @@ SECRETS = ("OAH_DATABASE_URL", "OAH_REDIS_URL", "OAH_JOBS_REDIS_URL", "OAH_API_K
 """Settings that name passwords and keys; once read they leave the environment, which children inherit."""
 
 
-def forget_secrets() -> None:
-    """After the settings were read. What /proc shows of the start is closed by `shield_worker`."""
+def forget_secrets() -> dict[str, str]:
+    """After the settings were read; the secrets that agents may be given. What /proc shows of the start is closed by
+    `shield_worker`."""
     for name in SECRETS:
         os.environ.pop(name, None)
+    return taken(os.environ)
 
 
 def shield_worker(settings: Settings, directory: Path) -> None:

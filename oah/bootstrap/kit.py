@@ -18,12 +18,14 @@ from oah.adapters.redis.connect import open_broker as connect_broker
 from oah.adapters.sql.store import open_store
 from oah.adapters.system.clock import SystemClock
 from oah.adapters.system.ids import SystemIds
+from oah.adapters.system.secrets import WorkerSecrets
 from oah.bootstrap.hardening import close_data_dir, forget_secrets
 from oah.controller.rules import recovery_rules
 from oah.core.policy import recovery
 from oah.errors import InvalidRequest
 from oah.ports.broker import Broker, BrokerOptions
 from oah.ports.clock import Ids
+from oah.ports.secrets import Secrets
 from oah.ports.store import Store
 from oah.runtime.group import Group
 from oah.runtime.logging import configure
@@ -62,6 +64,7 @@ class Kit:
     epochs: EpochKeeper
     decisions: Decisions
     holder: str
+    secrets: Secrets
 
     @property
     def places(self) -> Places:
@@ -118,7 +121,7 @@ def open_broker(settings: Settings) -> Broker:
 def open_kit(settings: Settings, *, process: str) -> Kit:
     """Open the adapters. Nothing is contacted yet that may be away: that is retried by who needs it."""
     configure(process=process, level=settings.log_level, form=settings.log_format)
-    forget_secrets()
+    secrets = WorkerSecrets(settings.secrets_dir, forget_secrets())
     close_data_dir(settings)
     telemetry = PrometheusTelemetry(process=process, version=oah_version())
     clock, ids = SystemClock(), SystemIds()
@@ -134,6 +137,7 @@ def open_kit(settings: Settings, *, process: str) -> Kit:
         witness_broker=witness,
         epochs=EpochKeeper(store, broker, ids, telemetry),
         decisions=Decisions(clock),
+        secrets=secrets,
         holder=f"{socket.gethostname()}.{os.getpid()}.{ids.nonce()[:8]}",
     )
 

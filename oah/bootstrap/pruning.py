@@ -19,7 +19,7 @@ def open_prune(settings: Settings) -> Iterator[Prune]:
     with ExitStack() as stack:
         store = stack.enter_context(closing(open_database(settings)))
         broker = None if settings.in_process else stack.enter_context(closing(open_broker(settings)))
-        blobs = DirectoryBlobs(settings.data_dir / "blobs")
+        blobs = DirectoryBlobs(settings.blobs)
         rules = retention_rules(settings)
         rows = settings.retention.batch_rows
         yield Prune(store, blobs, broker, NullTelemetry(), rules, window=rows, windows=None)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from oah.adapters.blobs.directory import DirectoryBlobs
+from oah.adapters.homes.directory import DirectoryHomes, HomeDirectories
 from oah.adapters.hooks.caller import HookCalls
 from oah.adapters.inprocess.noop import AgentsByProfile, NoopAgents
 from oah.adapters.pty.agents import DEFAULT_PATH, Surroundings
@@ -26,7 +27,9 @@ from oah.bootstrap.hardening import shield_worker
 from oah.bootstrap.kit import PROFILES_DIR, Kit, needs_a_server, oah_version, open_kit, run
 from oah.bootstrap.webhooks import http_sender
 from oah.core.dialogue.hooks import hooks_from
-from oah.core.dialogue.profile import Profile
+from oah.core.dialogue.housing import home_rules
+from oah.core.dialogue.profile import Kind, Profile
+from oah.core.model.home import HomeMode, HomeRules
 from oah.core.model.hook import Hook
 from oah.core.model.lane import Lane
 from oah.core.policy import claim_order, retry
@@ -105,6 +108,9 @@ def worker_of(
         retry_rules=retry_rules(settings, catalogue),
         figures=gauge.read,
         data_dir=settings.data_dir,
+        homes=_homes(settings),
+        home_rules=_home_rules(settings, catalogue),
+        secrets=kit.secrets,
         one_engine=settings.database.startswith("sqlite"),
         hooks=_hooks(settings, catalogue),
         hook_caller=HookCalls(http_sender(settings)),
@@ -163,10 +169,29 @@ def _hooks(settings: Settings, catalogue: Mapping[str, Profile]) -> Callable[[st
     return lambda profile: (*everywhere, *own.get(profile, ()))
 
 
+def _homes(settings: Settings) -> DirectoryHomes:
+    section = settings.worker
+    directories = HomeDirectories(
+        own=settings.data_dir / "homes",
+        work=settings.work_dir or settings.data_dir / "work",
+        shared=settings.homes_dir,
+        limit=settings.limits.home_bytes,
+        uid=section.agent_uid,
+        gid=section.agent_gid,
+    )
+    return DirectoryHomes(directories, DirectoryBlobs(settings.blobs))
+
+
+def _home_rules(settings: Settings, catalogue: Mapping[str, Profile]) -> Callable[[str], HomeRules | None]:
+    default = HomeMode(settings.homes_mode)
+    rules = {name: home_rules(p.tables, default) for name, p in catalogue.items() if p.kind is not Kind.NOOP}
+    return rules.get
+
+
 def _agents(
     kit: Kit, identity: Identity, host: PtyHost, catalogue: Mapping[str, Profile], lives: Lives
 ) -> AgentsByProfile:
-    blobs = DirectoryBlobs(kit.settings.data_dir / "blobs")
+    blobs = DirectoryBlobs(kit.settings.blobs)
     writer = RecordingWriter()
     writer.start()
     limits = kit.settings.limits

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+REFUSED = "resume_refused"
+"""Error code of an opening: the program does not go on with the conversation."""
+
 
 class AgentKind(StrEnum):
     """What a run was given (`run_attempts.agent`)."""

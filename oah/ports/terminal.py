@@ -28,7 +28,7 @@ class SpawnSpec:
     `agent_id` names this process tree in all later calls: unique per opening, never reused, at most 64 bytes. A warm
     agent keeps it over several runs. `deadline_boottime` is when the deadman kills the tree unless it was extended; a
     spawn whose deadline has passed is refused. `env` is the whole environment: nothing of the worker's is added but
-    the four OAH_* names of the tag.
+    the four OAH_* names of the tag. `limits`: bounds of its processes by the names of core/dialogue/housing.py.
     """
 
     agent_id: str
@@ -44,6 +44,7 @@ class SpawnSpec:
     cols: int = 100
     uid: int | None = None
     gid: int | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
 
 
 class ExitCause(StrEnum):

@@ -9,7 +9,7 @@ from typing import Any
 
 from oah.core.model.ids import EpochId, SessionId, WorkspaceId
 from oah.core.model.lane import Lane
-from oah.core.model.session import HoldReason, Session, SessionState
+from oah.core.model.session import EnvValue, HoldReason, Session, SessionState
 from oah.core.policy import admission
 from oah.errors import InvalidRequest, LeaseError, Unavailable
 from oah.ports.broker import Broker, Hold
@@ -33,7 +33,7 @@ class AskedSession:
     pool: str = DEFAULT_POOL
     title: str | None = None
     cwd: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, EnvValue] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
 

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 from oah.core.model.ids import SessionId
 from oah.core.model.question import Question
@@ -21,12 +20,13 @@ from oah.core.model.session import HoldReason
 from oah.core.model.timeout import TimeoutReason
 from oah.core.policy import answers
 from oah.errors import AgentError, InvalidRequest, LeaseError, OahError, Unavailable
-from oah.ports.agent import Agent, AgentSpec, TurnRequest, TurnResult, TurnStatus
+from oah.ports.agent import Agent, TurnRequest, TurnResult, TurnStatus
 from oah.ports.store import Settlement
 from oah.services.run_keys import run_key
 from oah.worker.context import WorkerContext
 from oah.worker.control import Control
 from oah.worker.hooks import Hooks
+from oah.worker.opening import Openings
 from oah.worker.parked import Parked
 from oah.worker.retries import PlanRetries
 from oah.worker.settler import Settler
@@ -61,6 +61,7 @@ class Attempts:
         self._context = context
         self._table = table
         self._parked = parked
+        self._openings = Openings(context, table, parked)
         self._settler = settler
         self._cordon = cordon
         self._draining = draining
@@ -100,7 +101,7 @@ class Attempts:
         if refused is not None:
             return refused
         try:
-            agent, kind = self._agent(assignment, entry)
+            agent, kind = self._openings(assignment, entry)
         except LeaseError:
             self._killed("deadman")
             return Orphaned(fence, "deadline_passed")
@@ -233,53 +234,12 @@ class Attempts:
             exit_code=result.exit_code,
             error=error,
             recording_blob=result.recording,
-            agent=kind,
+            **self._openings.facts(assignment, result, kind),
         )
         settlement = Settlement(assignment.fence, outcome, keep_owner=agent is not None)
         return Finished(settlement, assignment.ready_class, self._since(begun), agent)
 
     # --- the agent ---
-
-    def _agent(self, assignment: Assignment, entry: Entry) -> tuple[Agent, str]:
-        run, session = assignment.started.run, assignment.started.session
-        agent = self._parked.take(session.id)
-        if agent is not None:
-            try:
-                agent.bind(run_id=run.id, attempt=run.attempt)
-            except Exception as error:
-                if not agent.close(CLOSE_GRACE):
-                    raise AgentError("the agent's process tree could not be killed", code="agent_unkillable") from error
-                raise
-            self._context.telemetry.count("oah_agents_opened_total", agent="warm")
-            assignment.agent = agent
-            return agent, "warm"
-        home = self._home(session.workspace_id, session.id)
-        agent_id = f"{session.id}.{self._context.ids.nonce()[:12]}"
-        self._table.agent(session.id, entry.token, agent_id)
-        deadline = self._table.deadline(session.id, entry.token)
-        if deadline is None:
-            raise LeaseError("the session was lost before its agent was opened")
-        agent = self._context.agents.open(
-            AgentSpec(
-                agent_id=agent_id,
-                session_id=session.id,
-                workspace_id=session.workspace_id,
-                profile=session.lane.profile,
-                run_id=run.id,
-                attempt=run.attempt,
-                worker_id=self._context.worker_id,
-                cwd=session.cwd or str(home),
-                home=str(home),
-                deadline_boottime=deadline,
-                env=session.env,
-                session_ref=session.session_ref,
-                uid=self._context.rules.agent_uid,
-                gid=self._context.rules.agent_gid,
-            )
-        )
-        self._context.telemetry.count("oah_agents_opened_total", agent="fresh")
-        assignment.agent = agent
-        return agent, "fresh"
 
     def _end_warm(self, session_id: SessionId) -> bool:
         try:
@@ -311,9 +271,6 @@ class Attempts:
             return TimeoutReason.DEADLINE
         late = run.attempt == 1 and run.start_by is not None and run.started_at >= run.start_by
         return TimeoutReason.START if late else None
-
-    def _home(self, workspace_id: str, session_id: str) -> Path:
-        return self._context.data_dir / "homes" / workspace_id / session_id
 
     def _too_late(self, entry: Entry) -> bool:
         deadline = self._table.deadline(entry.session_id, entry.token)

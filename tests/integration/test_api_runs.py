@@ -516,7 +516,7 @@ def test_twenty_megabytes_are_refused_and_the_server_goes_on(shared_api):
         ({"agent": "shell", "cwd": "relative"}, 400, "invalid_request"),
         ({"agent": "shell", "cwd": "/a\0b"}, 400, "invalid_text"),
         ({"agent": "shell", "env": {"A=B": "x"}}, 400, "invalid_request"),
-        ({"agent": "shell", "env": {"A": {"secret": "NAME"}}}, 400, "secrets_unsupported"),
+        ({"agent": "shell", "env": {"A": {"secret": "../NAME"}}}, 400, "invalid_secret_name"),
         ({"agent": "shell", "labels": {"a": 1}}, 422, "invalid_request"),
         ({"agent": "shell", "metadata": {"\0": 1}}, 400, "invalid_text"),
     ],

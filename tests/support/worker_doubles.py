@@ -116,6 +116,8 @@ def context(store: Any, broker: Any, *, clock: StillClock | None = None, **rest:
         "claim_rules": claim_order.Rules(),
         "figures": lambda: SimpleNamespace(cpu_percent=0.0, rss_bytes=0),
         "data_dir": Path("/nowhere"),
+        "homes": None,
+        "home_rules": lambda profile: None,
         "one_engine": False,
     }
     return WorkerContext(**{**parts, **rest})

@@ -27,6 +27,7 @@ from oah.adapters.pty.screen import ScreenModel
 from oah.adapters.pty.spawning import FOR_MACHINES
 from oah.adapters.pty.speech import Speech
 from oah.adapters.pty.watch import Watch
+from oah.core.dialogue.housing import limits
 from oah.core.dialogue.limits import Limits
 from oah.core.dialogue.outcome import Facts, judge
 from oah.core.dialogue.profile import Profile
@@ -161,6 +162,7 @@ class PtyAgent:
                 cols=profile.cols,
                 uid=spec.uid,
                 gid=spec.gid,
+                limits=limits(profile.tables),
             )
         )
         self.process = process

@@ -19,13 +19,12 @@ from oah.core.dialogue.records import Judgement, State, judge
 from oah.core.dialogue.resuming import REF, ResumeRules, is_ref, ref_in, resume_rules
 from oah.errors import AgentError
 from oah.ports.agent import AgentSpec
-from oah.ports.opening import AgentKind, Opening
+from oah.ports.opening import REFUSED, AgentKind, Opening
 
 TAIL_BYTES = 8 * 1024 * 1024
 """So much of the end of a record is judged: damage is at the end."""
 NAMELESS = "last"
 """The name of the last conversation, for a program that has no names for them."""
-REFUSED = "resume_refused"
 _KEPT = ".oah-kept"
 _RECORDS = 10_000
 

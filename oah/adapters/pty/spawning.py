@@ -50,6 +50,7 @@ def request_of(spec: SpawnSpec, tag: int) -> dict[str, object]:
         "gid": spec.gid,
         "deadline": spec.deadline_boottime,
         "tag": tag,
+        "limits": dict(spec.limits),
     }
 
 
@@ -82,5 +83,7 @@ def refusal_of(spec: SpawnSpec, step: str, errno: int) -> AgentError:
             return AgentError(f"cannot execute {spec.argv[0]}: {why}", code="spawn_failed")
         case "cwd":
             return AgentError(f"cannot enter {spec.cwd}: {why}", code="spawn_failed")
+        case "limits":
+            return AgentError(f"cannot bound the program as its profile says: {why}", code="spawn_failed")
         case _:
             return AgentError(f"cannot start a program ({step}): {why}", code="spawn_failed")

@@ -13,9 +13,8 @@ from oah.api.render import answer, page, run_document, session_document
 from oah.api.schemas import Cursor, Filter, Limit, Named, SecretRef, SessionBody, SessionChanges
 from oah.api.state import Desk
 from oah.core.model.ids import SessionId
-from oah.core.model.session import SessionState
+from oah.core.model.session import EnvValue, SessionState
 from oah.core.model.workspace import Scope
-from oah.errors import InvalidRequest
 from oah.services import explain, inspect, sessions, workspaces
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
@@ -31,7 +30,7 @@ def create(body: SessionBody, desk: Desk, caller: Caller) -> Response:
         workspace_id=workspaces.resolve(context.store, body.workspace, caller.workspace_id),
         title=body.title,
         cwd=body.cwd,
-        env=_plain(body.env),
+        env=_named(body.env),
         labels=body.labels,
         metadata=body.metadata,
     )
@@ -46,13 +45,9 @@ def create(body: SessionBody, desk: Desk, caller: Caller) -> Response:
     return answer(session_document(session), 201, {"location": f"/v1/sessions/{session.id}"})
 
 
-def _plain(env: Mapping[str, str | SecretRef]) -> dict[str, str]:
-    plain: dict[str, str] = {}
-    for name, value in env.items():
-        if isinstance(value, SecretRef):
-            raise InvalidRequest("secrets are not supported yet", code="secrets_unsupported")
-        plain[name] = value
-    return plain
+def _named(env: Mapping[str, str | SecretRef]) -> dict[str, EnvValue]:
+    """Of secrets only what they are called."""
+    return {name: {"secret": value.secret} if isinstance(value, SecretRef) else value for name, value in env.items()}
 
 
 @router.get("", **needs(Scope.READ))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,6 +15,14 @@ from oah.core.model.lane import Lane
 
 EnvValue = str | Mapping[str, str]
 """A value of an agent's environment, or ``{"secret": NAME}``: what it stands for is known to workers alone."""
+
+
+_SECRET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\Z")
+
+
+def is_secret_name(text: str) -> bool:
+    """Whether a secret may be called so: the name is also one of a file."""
+    return _SECRET.match(text) is not None
 
 
 class SessionState(StrEnum):

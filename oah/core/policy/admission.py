@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from oah.core.model.lane import NAME
+from oah.core.model.session import EnvValue, is_secret_name
 from oah.errors import InvalidRequest, PayloadTooLarge
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -102,11 +103,17 @@ def _weigh(value: Any, what: str, depth: int) -> int:
             raise InvalidRequest(f"{what} contains something that is no JSON")
 
 
-def environment(env: Mapping[str, str], rules: Rules) -> Mapping[str, str]:
-    """Additions to an agent's environment. Raises as ``clean``."""
-    for name in env:
+def environment(env: Mapping[str, EnvValue], rules: Rules) -> Mapping[str, EnvValue]:
+    """Additions to an agent's environment; of a secret only its name is known here. Raises as ``clean``."""
+    for name, value in env.items():
         if not _ENV_NAME.match(name):
             raise InvalidRequest(f"'{name[:80]}' is no name of an environment variable")
+        if not isinstance(value, str) and (set(value) != {"secret"} or not is_secret_name(value["secret"])):
+            raise InvalidRequest(
+                f"the value of {name} is neither a text nor the name of a secret",
+                code="invalid_secret_name",
+                hint="letters, digits, '_', '.', '-', at most 128",
+            )
     document(env, what="env", rules=rules)
     return env
 

@@ -88,6 +88,8 @@ def _become(spec: dict[str, Any], tag: int, host: int, slave: int, writer: int) 
             signal.signal(signum, signal.SIG_DFL)
         _carry(tag)
         os.umask(0o022)
+        step = "limits"
+        _bound(spec.get("limits") or {})
         step = "user"
         _change_user(spec["uid"], spec["gid"])
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -130,6 +132,24 @@ def _carry(tag: int) -> None:
             resource.setrlimit(RLIMIT_LOCKS, (tag, tag))
         except (OSError, ValueError):
             pass
+
+
+_LIMITS = {
+    "open_files": resource.RLIMIT_NOFILE,
+    "processes": resource.RLIMIT_NPROC,
+    "memory_bytes": resource.RLIMIT_AS,
+    "file_bytes": resource.RLIMIT_FSIZE,
+    "cpu_seconds": resource.RLIMIT_CPU,
+    "core_bytes": resource.RLIMIT_CORE,
+}
+
+
+def _bound(limits: dict[str, int]) -> None:
+    """Soft and hard, never above what this process has itself: only root could raise it. Raises OSError, ValueError."""
+    for name, value in limits.items():
+        hard = resource.getrlimit(_LIMITS[name])[1]
+        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(_LIMITS[name], (most, most))
 
 
 def _change_user(uid: int | None, gid: int | None) -> None:

@@ -1,0 +1,1 @@
+"""Homes of sessions as directories: on this host, on a volume, or packed into blobs."""
