@@ -25,6 +25,7 @@ from oah.api.routes import (
     submit,
     system,
     tenancy,
+    terminal,
     webhooks,
 )
 from oah.api.state import ApiState
@@ -37,6 +38,7 @@ ROUTERS = (
     runs.router,
     steps.router,
     events.router,
+    terminal.router,
     fleet.router,
     tenancy.router,
     jobs.router,
@@ -52,6 +54,7 @@ def create_app(context: ApiContext) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         state.streams.attach(asyncio.get_running_loop())
+        state.rooms.attach(asyncio.get_running_loop())
         state.start()
         try:
             yield

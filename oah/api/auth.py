@@ -10,13 +10,16 @@ import ipaddress
 import threading
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
+from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from oah.api import problems
 from oah.api.context import ApiContext
+from oah.core.dialogue.frames import BEARER
 from oah.core.model.ids import KeyId, WorkspaceId
 from oah.core.model.workspace import ApiKey
 from oah.core.model.workspace import Scope as KeyScope
@@ -118,7 +121,7 @@ class Authenticate:
             await self._app(scope, receive, send)
             return
         try:
-            principal = await self._principal(dict(scope["headers"]))
+            principal = await self._principal(_with_bearer(scope))
         except OahError as error:
             await problems.of(error)(scope, receive, send)
             return
@@ -138,6 +141,24 @@ class Authenticate:
             raise Unauthorized("a key is needed", hint="Authorization: Bearer <key>")
         key = self._keyring.remembered(secret)
         return Principal(key or await run_in_threadpool(self._keyring.look_up, secret))
+
+
+def _with_bearer(scope: Scope) -> dict[bytes, bytes]:
+    """The headers. A browser cannot set any on a WebSocket: there the key may stand among the subprotocols, never in
+    the address, which lands in logs."""
+    headers = dict(scope["headers"])
+    if scope["type"] == "websocket" and b"authorization" not in headers:
+        for offered in scope.get("subprotocols", ()):
+            if offered.startswith(BEARER):
+                headers[b"authorization"] = f"Bearer {offered.removeprefix(BEARER)}".encode("latin-1", "replace")
+    return headers
+
+
+def own_origin(connection: HTTPConnection, mode: AuthMode) -> None:
+    """Without keys any page in a browser of this machine could open a WebSocket: only our own may. Raises Forbidden."""
+    origin = connection.headers.get("origin")
+    if mode is AuthMode.OFF and origin is not None and urlsplit(origin).netloc != connection.headers.get("host"):
+        raise Forbidden("without keys no pages of other origins are served", hint="OAH_AUTH=keys")
 
 
 def _only_local(host: str) -> None:

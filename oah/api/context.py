@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -15,6 +15,7 @@ from oah.ports.clock import Clock, Ids
 from oah.ports.jobs import JobQueue, UntoldQueue
 from oah.ports.store import Store, SubmitLimits
 from oah.ports.telemetry import Telemetry
+from oah.ports.viewing import NoWorkerLines, WorkerLines
 from oah.services import webhooks
 from oah.settings import AuthMode
 
@@ -26,7 +27,8 @@ class ApiContext:
     `epoch`: the epoch the process believes in; None, or a LeaseError, before the first. `profiles`: agents that this
     installation knows. `exposition`: `/metrics` as bytes and content type. `ready`: name → check of a dependency that
     raises Unavailable (or any OahError) while it is away. `local_workers`: ids of workers inside this process.
-    `keep_alive`: pause between comments on idle streams.
+    `keep_alive`: pause between comments on idle streams. `lines`: how workers' terminals are reached. `written`: a
+    recording as plain text.
     """
 
     store: Store
@@ -49,6 +51,8 @@ class ApiContext:
     jobs: JobQueue = field(default_factory=UntoldQueue)
     webhooks: webhooks.Limits = field(default_factory=webhooks.Limits)
     keep_alive: timedelta = timedelta(seconds=15)
+    lines: WorkerLines = field(default_factory=NoWorkerLines)
+    written: Callable[[Iterable[bytes]], Iterator[bytes]] = iter
     answer_rules: Callable[[Sequence[Mapping[str, Any]]], object] = lambda tables: None
     """Raises InvalidRequest for rules about questions that a worker could not read."""
     version: str = "0"

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from oah.api.auth import is_loopback
 from oah.api.state import ApiState
+from oah.core.dialogue.frames import LONGEST_INPUT
 from oah.errors import InvalidRequest, Unavailable
 from oah.runtime.component import ThreadComponent
 from oah.settings import AuthMode
@@ -88,7 +89,9 @@ class Server(ThreadComponent):
             server_header=False,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=5,
-            ws="none",
+            ws="websockets-sansio",
+            ws_max_size=LONGEST_INPUT * 2,
+            ws_per_message_deflate=False,
         )
         self._server = _Uvicorn(config, self)
         if self.stopping.is_set():

@@ -14,6 +14,7 @@ from oah.api.auth import Keyring
 from oah.api.batch import SubmitBatches
 from oah.api.context import ApiContext
 from oah.api.hearing import Hearing
+from oah.api.rooms import Rooms
 from oah.api.stream import Streams
 from oah.api.waiting import Waiters
 from oah.core.model.ids import EpochId, SessionId, WorkspaceId
@@ -35,6 +36,7 @@ class ApiState:
         self.keyring = Keyring(context)
         self.waiters = Waiters()
         self.streams = Streams(context, self.waiters)
+        self.rooms = Rooms(context)
         self.hearing = Hearing(context.store, context.broker, context.clock, context.epoch)
         self.components: tuple[ThreadComponent, ...] = (self.hearing, self.streams.tailer)
         """Threads behind the requests; one that has failed makes the process unready."""
@@ -91,6 +93,7 @@ class ApiState:
         """Say that this process goes away, and end its streams. From any thread."""
         self.stopping.set()
         self.streams.close()
+        self.rooms.close()
         self.waiters.release()
 
     def stop(self) -> None:

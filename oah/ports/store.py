@@ -66,6 +66,7 @@ from oah.ports.rows import (
 )
 from oah.ports.steps import StepStore
 from oah.ports.stops import Cancelled, CancelResult
+from oah.ports.viewing import WriterStore
 from oah.ports.waits import WaitStore
 from oah.ports.webhooks import WebhookStore
 
@@ -293,6 +294,7 @@ class Store(
     ChildrenStore,
     StepStore,
     QuestionStore,
+    WriterStore,
     DeadLetterStore,
     JobStore,
     WebhookStore,

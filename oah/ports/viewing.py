@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any, Protocol
 
 from oah.core.dialogue.frames import Frame, Snapshot
 from oah.core.dialogue.screen import Screen
-from oah.core.model.ids import SessionId
+from oah.core.model.ids import RunId, SessionId, WorkspaceId
+from oah.errors import Unavailable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,17 +111,48 @@ class WorkerLines(Protocol):
         """The screen as a document."""
 
 
+class WriterNote(StrEnum):
+    """What is written of those who type."""
+
+    ATTACHED = "terminal.attached"
+    TAKEN_OVER = "terminal.taken_over"
+    DETACHED = "terminal.detached"
+
+
+class WriterStore(Protocol):
+    """Events and rows of the audit about those who type."""
+
+    def note_writer(
+        self,
+        session_id: SessionId,
+        note: WriterNote,
+        *,
+        by: str,
+        workspace_id: WorkspaceId,
+        run_id: RunId | None,
+        attempt: int,
+        before: str | None = None,
+    ) -> int:
+        """An event of the session and a row of the audit, in one transaction; the event's number, 0 when the session
+        is gone. ``before``: whose place was taken."""
+        ...
+
+
 class NoWorkerLines:
     """Where no workers are reached."""
 
     def terminal(self, place: WorkerPlace) -> AbstractAsyncContextManager[Line]:
         """See WorkerLines."""
-        raise NotImplementedError
+        raise _nobody()
 
     def keyboard(self, place: WorkerPlace, *, by: str, takeover: bool) -> AbstractAsyncContextManager[Line]:
         """See WorkerLines."""
-        raise NotImplementedError
+        raise _nobody()
 
     async def screen(self, place: WorkerPlace) -> Mapping[str, Any]:
         """See WorkerLines."""
-        raise NotImplementedError
+        raise _nobody()
+
+
+def _nobody() -> Unavailable:
+    return Unavailable("this process reaches no workers", code="worker_unreachable")

@@ -116,7 +116,7 @@ class Keyboard:
 
     def run(self) -> None:
         """Until somebody takes over (a note says who), or the writer is gone (Hangup)."""
-        self._note("granted", by=self._writer.by)
+        self._note("granted", by=self._writer.by, before=self._writer.before)
         while not self._writer.lost.is_set():
             said = self._wire.receive(LOOK)
             if isinstance(said, bytes) and not self._writer.lost.is_set():
@@ -148,5 +148,5 @@ class Keyboard:
         except AgentError as error:
             self._note("refused", code=error.code, message=error.message)
 
-    def _note(self, kind: str, **data: str) -> None:
+    def _note(self, kind: str, **data: str | None) -> None:
         self._wire.send(encoded(Note(kind, data)))

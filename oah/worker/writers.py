@@ -17,6 +17,8 @@ class Writer:
     lost: threading.Event = field(default_factory=threading.Event)
     """Set when somebody else has taken over."""
     taken_by: list[str] = field(default_factory=list)
+    before: str | None = None
+    """Whose place it took."""
 
 
 class Writers:
@@ -39,7 +41,7 @@ class Writers:
             before = self._by_session.get(session_id)
             if before is not None and not takeover:
                 return None
-            writer = self._by_session[session_id] = Writer(by)
+            writer = self._by_session[session_id] = Writer(by, before=None if before is None else before.by)
             self.version += 1
             if before is not None:
                 before.taken_by.append(by)

@@ -33,6 +33,7 @@ from oah.adapters.sql.sqlite.database import SqliteDatabase
 from oah.adapters.sql.submits import Submits
 from oah.adapters.sql.waits import Waits
 from oah.adapters.sql.webhooks import Webhooks
+from oah.adapters.sql.writers import TerminalWriters
 from oah.errors import InvalidRequest
 from oah.ports.store import Store
 from oah.ports.telemetry import NullTelemetry, Telemetry
@@ -55,6 +56,7 @@ class SqlStore(
     Counts,
     Waits,
     Questions,
+    TerminalWriters,
     Limits,
     DeadLetters,
     Jobs,
