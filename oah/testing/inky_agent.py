@@ -52,7 +52,7 @@ class Inky:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
-        self.draft = options.get("draft", "")
+        self.draft: str = options.get("draft", "")
         self.placeholder = ""
         self.eat = options.get("eat", 0)
         self.height = 0
@@ -242,9 +242,10 @@ class Inky:
         said: list[str] = []
         self.busy = "Thinking"
         self.draw()
-        if not self.pass_time(0.15):
+        interrupted = not self.pass_time(0.15)
+        if interrupted:
             said.append("Interrupted")
-        for line in text.split("\n"):
+        for line in [] if interrupted else text.split("\n"):
             order = re.fullmatch(r"\[\[([a-z-]+) ?(.*)\]\]", line)
             if order is None:
                 continue

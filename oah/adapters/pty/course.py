@@ -6,6 +6,7 @@ The loop around the pure judgements of `core/dialogue`. It can be left where the
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 from oah.adapters.pty.giving import clear, give, slow_down
@@ -17,6 +18,7 @@ from oah.core.dialogue import injection, turn
 from oah.core.dialogue.keys import Typing, typing
 from oah.core.dialogue.live import GrowingReply
 from oah.core.dialogue.place import Place, place
+from oah.core.dialogue.progress import ScreenProgress
 from oah.core.dialogue.reading import Condition, Dialog, Reading, read, unknown
 from oah.core.dialogue.reply import reply
 from oah.core.dialogue.screen import Screen
@@ -58,6 +60,7 @@ class Course:
         self._text = ""
         self._before = ""
         self._growing = GrowingReply()
+        self._moves = ScreenProgress()
         self._latest = ""
         self._shown_at = 0.0
         self._auto = 0
@@ -66,7 +69,6 @@ class Course:
         """Who watches over it from now on."""
         self.watch, self.control = watch, control
         self.hearing.goes_to(control.on_output)
-        self.screen.listen(watch.heard)
 
     def go(self) -> Question | None:
         """Until it asks somebody, or the turn is over (None). Raises Refused, AgentError."""
@@ -190,6 +192,8 @@ class Course:
         reading = read(screen, self.screen.rules.screen)
         self._state = turn.output(self._state, max(self.screen.output_at, self.screen.key_at))
         answered = self._progress(screen, reading)
+        if self._moves.look(screen.lines, scrolled=screen.scrolled, said=self._latest):
+            self.watch.progressed()
         self._speak(screen, reading)
         self._state, verdict = turn.judge(
             self._state, reading, answered=answered, now=time.monotonic(), rules=self.screen.rules.turn
@@ -201,7 +205,7 @@ class Course:
         if reading.condition is not Condition.READY and time.monotonic() - self._shown_at < PROGRESS_SECONDS:
             return False
         self._shown_at = time.monotonic()
-        self._latest = self._reply(screen)
+        self._latest = self._reply(screen, working=reading.condition is Condition.WORKING)
         moved = self.screen.rules.screen.composer.at_cursor and _line_of(screen, reading) > self._mark
         answered = self._latest != self._before or moved or self.watch.cancelled
         if self._latest != self._before and reading.dialog is None:
@@ -212,9 +216,11 @@ class Course:
         if self.delivery is Outcome.UNVERIFIED and not self.screen.rules.injection.blind:
             raise AgentError("the text was given, and nothing came of it", code="delivery_unconfirmed")
 
-    def _reply(self, screen: Screen) -> str:
+    def _reply(self, screen: Screen, *, working: bool = False) -> str:
+        """While it works, what says so ends the reply."""
         rules = self.screen.rules
-        return reply(screen, self._text, rules.reply, rules.screen.composer, mark=self._mark)
+        said = replace(rules.reply, stop=(*rules.reply.stop, *rules.screen.busy)) if working else rules.reply
+        return reply(screen, self._text, said, rules.screen.composer, mark=self._mark)
 
     # -- questions --------------------------------------------------------------------------------------------------
 
@@ -322,7 +328,6 @@ class Course:
         if text != self._before:
             self.hearing.keep(text)
             self.hearing.show(self._growing.end(text))
-        self.screen.listen(None)
         if self.over and self.watch.cancelled and not self.watch.killed and not clear(self.screen):
             self.over = False
             self.watch.kill()

@@ -49,6 +49,23 @@ class _Grid(pyte.Screen):
             self.scrolled += 1
         super().index()
 
+    def resize(self, lines: int | None = None, columns: int | None = None) -> None:
+        """What is on it stays: lines go at the top only when the cursor would be below the last one."""
+        rows = lines or self.lines
+        if rows < self.lines:
+            above = max(self.cursor.y - rows + 1, 0)
+            row = self.cursor.y - above
+            self.margins = None
+            for _ in range(above):
+                self.cursor.y = self.lines - 1
+                self.index()
+            self.cursor.y = row
+            for gone in range(rows, self.lines):
+                self.buffer.pop(gone, None)
+            self.lines = rows
+        super().resize(rows, columns)
+        self.cursor.x = min(self.cursor.x, self.columns - 1)
+
 
 class ScreenModel:
     """One terminal's screen. `feed` is for the thread that reads; `look` for any."""

@@ -6,7 +6,6 @@ so that no answer of the terminal lands in the middle of a text.
 
 from __future__ import annotations
 
-import codecs
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -48,8 +47,6 @@ class ScreenTerminal:
         """When the program last wrote, and when we last pressed something (monotonic seconds)."""
         self._lost = 0
         self._left_at = time.monotonic()
-        self._ears: Callable[[str], None] | None = None
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     @property
     def quiet(self) -> float:
@@ -60,10 +57,6 @@ class ScreenTerminal:
     def keys_unseen(self) -> bool:
         """Whether a person pressed a key so lately that the screen may not show it yet."""
         return time.monotonic() - self.terminal.pressed_at < _SHOWN
-
-    def listen(self, ears: Callable[[str], None] | None) -> None:
-        """Who is told what the program writes, as it is."""
-        self._ears = ears
 
     def pump(self, timeout: timedelta) -> bool:
         """Take what the program wrote, answer what it asks. False at the terminal's end. Raises AgentError when it
@@ -106,8 +99,6 @@ class ScreenTerminal:
             self._lost = self.terminal.dropped
             self.model.skipped()
         self.output_at = time.monotonic()
-        if self._ears is not None:
-            self._ears(self._decoder.decode(data))
         answers = self.model.feed(data, upto=self.terminal.position)
         if answers:
             self.terminal.write(answers, patience)

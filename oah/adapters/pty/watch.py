@@ -90,6 +90,10 @@ class Watch:
         if self._limits.idle is not None and self._progress.feed(text):
             self._progress_at = time.monotonic()
 
+    def progressed(self) -> None:
+        """Progress was seen."""
+        self._progress_at = time.monotonic()
+
     def _passed(self, now: float) -> TimeoutReason | None:
         overdue = self._control.overdue()
         if overdue is not None:

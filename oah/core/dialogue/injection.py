@@ -30,6 +30,9 @@ _UNSEEN = " \t\n\v\f\u00a0\u1680\u2028\u2029\u202f\u205f\u2060\u3000\ufeff" + ""
 SAMPLE = 48
 """Folded characters of head and tail by which a staged text is found again."""
 
+_LEAST = 8
+"""Folded characters of an end that stand for the whole."""
+
 
 def harmless(text: str) -> str:
     """The text without anything that a terminal or a program takes for a key: line ends are LF, tabs stay, every other
@@ -143,18 +146,23 @@ def _stands_for(pattern: Pattern, draft: str, text: str) -> bool:
 
 
 def _holds(seen: str, wanted: str) -> bool:
-    """A long draft may be scrolled inside the composer: then its end is what shows."""
+    """A long draft may be scrolled inside the composer: then its end is what shows. A text without a letter or digit
+    is not looked for: the composer was empty before."""
     if not wanted:
-        return bool(seen)
-    return wanted[-SAMPLE:] in seen and (wanted[:SAMPLE] in seen or seen in wanted)
+        return True
+    if wanted[-SAMPLE:] in seen and wanted[:SAMPLE] in seen:
+        return True
+    return len(seen) >= min(len(wanted), _LEAST) and wanted.endswith(seen)
 
 
 def is_shown(text: str, screen: Screen, mark: int) -> bool:
     """Whether the text stands anywhere from this line on (programs without a known composer). `mark`: see
     `Screen.since`."""
-    seen = folded("".join(screen.since(mark)))
-    wanted = folded(text)
-    return bool(wanted) and wanted[:SAMPLE] in seen and wanted[-SAMPLE:] in seen
+    lines = "".join(screen.since(mark))
+    seen, wanted = folded(lines), folded(text)
+    if not wanted:
+        return "".join(text.split()) in "".join(lines.split())
+    return wanted[:SAMPLE] in seen and wanted[-SAMPLE:] in seen
 
 
 # --- the delivery as a state machine ---

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from collections.abc import Sequence
 
 REMEMBERED = 512
 """Shapes of drawn lines that are known: more than the words a spinner chooses from."""
@@ -31,6 +32,42 @@ def shape(line: str) -> str:
     return " ".join(_WORDS.findall(line[:_LINE]))
 
 
+class ScreenProgress:
+    """Follows the looks at a full screen: lines that scroll away, a reply that changes and words that were not seen
+    lately are progress; what only moves is none."""
+
+    def __init__(self) -> None:
+        self._scrolled = 0
+        self._said = ""
+        self._seen = _Shapes()
+
+    def look(self, lines: Sequence[str], *, scrolled: int, said: str) -> bool:
+        """Whether there is progress since the last look. `said`: the reply as it stands."""
+        new = scrolled > self._scrolled or said != self._said
+        self._scrolled, self._said = scrolled, said
+        for line in lines:
+            new = self._seen.add(shape(line)) or new
+        return new
+
+
+class _Shapes:
+    """What was seen lately, bounded."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, None] = OrderedDict()
+
+    def add(self, known: str) -> bool:
+        """Whether it is new; an empty one never is."""
+        if not known:
+            return False
+        new = known not in self._seen
+        self._seen[known] = None
+        self._seen.move_to_end(known)
+        if len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+        return new
+
+
 class Progress:
     """Follows the decoded output of one turn."""
 
@@ -43,7 +80,7 @@ class Progress:
         """The current line was begun again."""
         self._screen = False
         """A full-screen program: everything is drawn."""
-        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._seen = _Shapes()
 
     def feed(self, text: str) -> bool:
         """The next piece; whether there is progress in it."""
@@ -111,12 +148,4 @@ class Progress:
     def _judge(self) -> bool:
         """The drawn line is over: has it been seen lately?"""
         line, self._line = self._line, ""
-        known = shape(line)
-        if not known:
-            return False
-        new = known not in self._seen
-        self._seen[known] = None
-        self._seen.move_to_end(known)
-        if len(self._seen) > REMEMBERED:
-            self._seen.popitem(last=False)
-        return new
+        return self._seen.add(shape(line))
