@@ -72,9 +72,7 @@ class Room:
         """Until it is cancelled: nobody watches any more."""
         while True:
             try:
-                place = await run_in_threadpool(
-                    place_of, self._context.store, self._context.broker, self.session_id
-                )
+                place = await run_in_threadpool(place_of, self._context.store, self._context.broker, self.session_id)
                 if place is not None:
                     async with self._context.lines.terminal(place) as line:
                         await self._follow(line)

@@ -6,6 +6,7 @@ read. Stopping ends event streams first, answers what is in flight within the gr
 
 from __future__ import annotations
 
+import logging
 import socket
 from datetime import timedelta
 
@@ -20,6 +21,16 @@ from oah.runtime.component import ThreadComponent
 from oah.settings import AuthMode
 
 BACKLOG = 2048
+
+_CHATTER = ("ASGI callable returned without completing handshake", "connection ", '%s - "WebSocket %s"')
+"""What uvicorn says of WebSockets, one that was answered with a problem included."""
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith(_CHATTER)
+
+
+logging.getLogger("uvicorn.error").addFilter(_is_news)
 
 
 class Server(ThreadComponent):

@@ -32,6 +32,8 @@ PATIENCE_LEASES = 3
 """So many leases an active run may be without a terminal: its worker was lost and recovery takes its time."""
 CHECK = 2.0
 """Seconds between looks into SQL while a run shows no terminal."""
+SOON = 0.2
+"""And at first: a run's end is recorded a moment after its terminal has gone."""
 SNAPSHOT_PAUSE = 0.2
 
 
@@ -165,13 +167,14 @@ class View:
         if self._dark_since is None:
             self._dark_since, self._checked_at = now, float("-inf")
             self._generation = -1
-        if now - self._checked_at >= CHECK:
+        pause = SOON if now - self._dark_since < CHECK else CHECK
+        if now - self._checked_at >= pause:
             self._checked_at = now
             if self._wish.run is not None:
                 await self._look_after(self._wish.run.id, now - self._dark_since)
             else:
                 await self._look_after_session()
-        await self._wait(CHECK)
+        await self._wait(pause)
 
     async def _look_after_session(self) -> None:
         try:

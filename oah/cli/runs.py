@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oah.cli.arguments import DURATION, given, limit_option, read_text, workspace_option
+from oah.cli.attach import attach_run
 from oah.cli.connection import Connection, pass_connection
 from oah.cli.failures import Exit, complain
 from oah.cli.inside import give_input, question_lines, steps
@@ -51,6 +52,7 @@ run.add_command(cancel)
 run.add_command(steer)
 run.add_command(give_input)
 run.add_command(steps)
+run.add_command(attach_run)
 
 
 @run.command()

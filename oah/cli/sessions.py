@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from oah.cli.arguments import PAIR, given, limit_option, workspace_option
+from oah.cli.attach import attach_session
 from oah.cli.connection import Connection, pass_connection
 from oah.cli.output import Document, age, emit_json, field, json_option, listing, showing
 
@@ -25,6 +26,9 @@ _COLUMNS = (
 @click.group()
 def session() -> None:
     """Conversations with agents."""
+
+
+session.add_command(attach_session)
 
 
 @session.command()

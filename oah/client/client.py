@@ -8,6 +8,7 @@ Sessions:   create_session, sessions, session, update_session, close_session, se
 Runs:       submit, submit_many, run, runs, wait, stream, cancel, requeue, note, result, output,
             attempts, recording
 Inside:     steps, send_input, begin_step, end_step, report_progress, begin_wait, resume_run
+Terminals:  screen, attach
 Fleet:      workers, worker, cordon, uncordon, drain, queue, recovery, diagnosis, controller, agents
 Tenancy:    workspaces, workspace, create_workspace, update_workspace, keys, create_key, revoke_key
 Webhooks:   create_webhook, webhooks, webhook, update_webhook, delete_webhook, test_webhook, webhook_deliveries,
@@ -37,6 +38,7 @@ from oah.client.jobs import JobCalls
 from oah.client.letters import LetterCalls
 from oah.client.sse import RUN_ENDS, Event, follow
 from oah.client.tenancy import TenancyCalls
+from oah.client.terminal import TerminalCalls
 from oah.client.transport import Json, Transport
 from oah.client.webhooks import WebhookCalls
 
@@ -57,7 +59,7 @@ class SubmitItem(TypedDict, total=False):
     metadata: Mapping[str, Any]
 
 
-class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls):
+class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls, TerminalCalls):
     """A connection to one API. ``timeout`` (seconds) bounds each answer, ``retries`` how often a call is repeated."""
 
     def __init__(

@@ -124,6 +124,7 @@ class Transport:
             verify=not url.startswith("http:"),  # without TLS the authorities need not be loaded: it takes a while
         )
         self.url = url.rstrip("/")
+        self.key = key
 
     def close(self) -> None:
         """Close the connections."""

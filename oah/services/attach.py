@@ -17,9 +17,7 @@ def place_of(store: Store, broker: Broker, session_id: SessionId) -> WorkerPlace
         return None
     for report in broker.workers():
         if report.id == owners[0].worker_id and report.address is not None and report.token is not None:
-            return WorkerPlace(
-                worker_id=report.id, address=report.address, token=report.token, session_id=session_id
-            )
+            return WorkerPlace(worker_id=report.id, address=report.address, token=report.token, session_id=session_id)
     return None
 
 

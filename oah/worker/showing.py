@@ -32,9 +32,7 @@ TYPING = timedelta(seconds=30)
 class Show:
     """One viewer of one terminal. ``run`` until the agent is gone (a note says so), or the viewer is (Hangup)."""
 
-    def __init__(
-        self, wire: Wire, live: LiveTerminal, *, writers: Writers, clock: Clock, telemetry: Telemetry
-    ) -> None:
+    def __init__(self, wire: Wire, live: LiveTerminal, *, writers: Writers, clock: Clock, telemetry: Telemetry) -> None:
         self._wire = wire
         self._live = live
         self._writers = writers
