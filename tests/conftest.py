@@ -1,5 +1,7 @@
 """Fixtures are modules in tests/support; this file only lists them."""
 
+from tests.support.real_agents import told
+
 pytest_plugins = [
     "tests.support.servers_redis",
     "tests.support.servers_sql",
@@ -9,3 +11,8 @@ pytest_plugins = [
     "tests.support.fleets",
     "tests.support.receiver",
 ]
+
+
+def pytest_report_header() -> str:
+    """Which real programs this run drives is said, not left to be found out."""
+    return told()

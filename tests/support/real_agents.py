@@ -147,6 +147,29 @@ PROGRAMS: Mapping[str, Program] = {
 }
 
 
+QUICK = ("llm", "codex", "qwen")
+"""What an ordinary run of the tests installs by itself: free software that is there in seconds."""
+
+
+def chosen() -> tuple[str, ...]:
+    """The programs of this run of the tests: `OAH_TEST_AGENTS` names them, ``all`` or a list; else the quick ones.
+
+    Those from npm need a node that is new enough; of these, what cannot be run here is left out, and the run says so.
+    """
+    wish = os.environ.get("OAH_TEST_AGENTS", "")
+    names = tuple(PROGRAMS) if wish == "all" else tuple(filter(None, wish.replace(",", " ").split())) or QUICK
+    node = node_version()
+    return tuple(name for name in names if PROGRAMS[name].pip or node >= PROGRAMS[name].node)
+
+
+def told() -> str:
+    """One line about that, for the head of a run."""
+    names = chosen()
+    left = [name for name in PROGRAMS if name not in names]
+    node = node_version() or "none"
+    return f"real agents: {', '.join(names)}; not in this run: {', '.join(left) or 'none'} (node {node})"
+
+
 def _prefix(name: str) -> Path:
     return CACHE / name
 

@@ -1,0 +1,154 @@
+"""Real agent programs through the queue, offline: a fleet, their own terminals, and a model that can be foretold.
+
+`make test` runs those that install quickly where it runs (tests/support/real_agents.py says which), `make test-agents`
+all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from oah.testing.fleet import Fleet
+from tests.support.mock_llm import Asked, MockModel, mock_model
+from tests.support.real_agents import PROGRAMS, binaries, chosen, environment, install
+from tests.support.waiting import eventually
+
+NAMES = chosen()
+ONE_LINE = {"llm"}
+"""Their chat takes one line at a time; without a screen they take any text."""
+DEAD_BY_INTERRUPT = {"llm"}
+SECONDS = 120
+
+real = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[MockModel]:
+    with mock_model() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """One worker that knows where the programs are."""
+    for name in NAMES:
+        install(name)
+    path = ":".join([*(str(binaries(name)) for name in NAMES), "/usr/local/bin:/usr/bin:/bin"])
+    with ExitStack() as stack:
+        directory = Path("/tmp") / f"oah-r-{secrets.token_hex(4)}"
+        directory.mkdir(mode=0o700)
+        stack.callback(_remove, directory)
+        env = {"OAH_WORKER__PATH": path, "OAH_WORKER__CHECK_PROFILES": "version"}
+        yield stack.enter_context(Fleet(directory / "d", workers=1, slots=2, lease_seconds=30, env=env))
+
+
+def _remove(directory: Path) -> None:
+    import shutil
+
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+class Talk:
+    """A session with one program."""
+
+    def __init__(self, fleet: Fleet, model: MockModel, directory: Path, agent: str) -> None:
+        self.fleet, self.model = fleet, model
+        env = environment(agent, model.url, directory / "settings")
+        self.session = str(fleet.client.create_session(agent, env=env)["id"])
+
+    def submit(self, text: str) -> str:
+        return str(self.fleet.client.submit(self.session, text)["id"])
+
+    def say(self, text: str) -> str:
+        """What a run has answered."""
+        run = self.fleet.client.wait(self.submit(text), timeout=SECONDS)
+        assert run["status"] == "completed", run
+        return _plain(self.fleet.client.output(run["id"]))
+
+    def asked(self, word: str) -> list[Asked]:
+        """The questions whose newest texts contain this."""
+        return [each for each in list(self.model.asked) if any(word in text for text in each.texts)]
+
+
+@pytest.fixture
+def talk(fleet: Fleet, model: MockModel, tmp_path: Path, name: str) -> Talk:
+    return Talk(fleet, model, tmp_path, name)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+@real
+def test_three_turns_are_one_conversation(talk: Talk) -> None:
+    words = [secrets.token_hex(6) for _ in range(3)]
+    for number, word in enumerate(words):
+        assert f"heard=remember {word}" in talk.say(f"remember {word}")
+        question = next(each for each in talk.asked(word) if word in each.last)
+        said = "\n".join(question.texts)
+        assert [said.count(each) for each in words] == [1] * (number + 1) + [0] * (2 - number)
+
+
+@real
+def test_a_long_text_of_many_lines_is_given_once_and_whole(
+    fleet: Fleet, model: MockModel, tmp_path: Path, name: str
+) -> None:
+    talk = Talk(fleet, model, tmp_path, f"{name}-headless" if name in ONE_LINE else name)
+    mark = secrets.token_hex(6)
+    text = "\n".join([f"begin {mark}", *(f"{row:03d} {'lorem ipsum ' * 4}{mark}" for row in range(270)), "end."])
+    assert len(text) > 17_000
+    talk.say(text)
+    questions = talk.asked(f"begin {mark}")
+    assert questions
+    for each in questions:
+        said = "\n".join(each.texts)
+        assert said.count(f"begin {mark}") == 1
+        assert said.count(mark) == 271
+    assert any(_plain(text) in _plain(each.last) for each in questions)
+
+
+@real
+def test_a_turn_that_works_is_cancelled_and_the_session_goes_on(talk: Talk, name: str) -> None:
+    mark, after = secrets.token_hex(6), secrets.token_hex(6)
+    run = talk.submit(f"[[wait:60]]take your time {mark}")
+    eventually(lambda: talk.asked(mark), within=SECONDS, what="the model was asked")
+    talk.fleet.client.cancel(run)
+    assert talk.fleet.client.wait(run, timeout=30)["status"] == "cancelled"
+    assert after in talk.say(f"and now {after}")
+
+
+@real
+def test_without_its_screen_it_goes_on_with_its_conversation(
+    fleet: Fleet, model: MockModel, tmp_path: Path, name: str
+) -> None:
+    talk = Talk(fleet, model, tmp_path, f"{name}-headless")
+    first, second = secrets.token_hex(6), secrets.token_hex(6)
+    assert talk.say(f"hold {first}").strip('" ').endswith(f"heard=hold {first}")
+    assert f"hold {second}" in talk.say(f"hold {second}")
+    question = next(each for each in talk.asked(second) if second in each.last)
+    assert sum(text.count(first) for text in question.texts) == 1
+
+
+def test_agents_without_a_program_are_withdrawn_and_shown(fleet: Fleet) -> None:
+    worker = fleet.client.worker(fleet.client.workers()[0]["id"])
+    assert set(NAMES) <= set(worker["profiles"])
+    missing = {name for name in PROGRAMS if name not in NAMES and not _here(name)}
+    assert missing <= set(worker["withdrawn"])
+    assert not missing & set(worker["profiles"])
+    assert all("on the PATH" in worker["withdrawn"][name] for name in missing)
+
+
+def _here(name: str) -> bool:
+    return any((Path(part) / PROGRAMS[name].binary).exists() for part in ["/usr/local/bin", "/usr/bin", "/bin"])
+
+
+def test_the_run_says_which_programs_it_has_tried() -> None:
+    assert "llm" in NAMES
+    assert os.environ.get("OAH_TEST_AGENTS") != "all" or set(NAMES) >= {"llm", "aider"}
