@@ -54,7 +54,7 @@ class Claimer:
         wake: Callable[[], None],
         waiting: Waiting | None = None,
     ) -> None:
-        self._waiting = waiting or Waiting(context, table)
+        self._waiting = Waiting(context, table) if waiting is None else waiting
         self._context = context
         self._table = table
         self._slots = slots

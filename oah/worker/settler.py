@@ -58,7 +58,7 @@ class Settler:
         self._parked = parked
         self._wake = wake
         self._service = SettleRuns(context.store, context.broker, context.epochs, context.telemetry)
-        self._asking = Asking(context, table, waiting or Waiting(context, table), self._service)
+        self._asking = Asking(context, table, Waiting(context, table) if waiting is None else waiting, self._service)
         self._lock = threading.Lock()
         self._endings: deque[Ending] = deque()
         self._chunks: deque[OutputChunk] = deque()
