@@ -6,8 +6,8 @@ for the real ones in tests of resuming.
 The file is `~/.diary/<directory it runs in>/<uuid>.jsonl`: an unknown name, or one that is in use already, is refused,
 and so is a conversation with damage: a line that is not whole, or a call of a tool that was never answered. Lines are
 written in pieces, as programs do that are killed in the middle. It answers with how many texts it was ever given and
-the first of them. Directives in a text: `[[tools N S]]` (N calls of a tool, S seconds each), `[[fork]]` (goes on
-under a new name), `[[env NAME]]`, `[[pid]]`.
+the first of them. Directives in a text: `[[tools N S]]` (N calls of a tool, S seconds each), `[[first N S]]` (the same
+in the first attempt of a run alone), `[[fork]]` (goes on under a new name), `[[env NAME]]`, `[[pid]]`.
 
 With `OAH_SCRATCH` set it speaks the marker protocol, else each line of its input is a text.
 """
@@ -95,18 +95,22 @@ class Diary:
         for entry in old:
             self.add(**entry)
 
-    def answer(self, text: str) -> str:
+    def use_tools(self, count: str, seconds: str) -> None:
+        for _ in range(int(count)):
+            name = uuid.uuid4().hex
+            self.add(type="call", id=name, tool="wait")
+            time.sleep(float(seconds))
+            self.add(type="result", of=name)
+
+    def answer(self, text: str, attempt: str = "1") -> str:
         self.add(type="user", text=text)
         more = ""
         for directive, argument in re.findall(r"\[\[(\w+) ?([^\]]*)\]\]", text):
             match directive:
                 case "tools":
-                    count, seconds = argument.split()
-                    for _ in range(int(count)):
-                        name = uuid.uuid4().hex
-                        self.add(type="call", id=name, tool="wait")
-                        time.sleep(float(seconds))
-                        self.add(type="result", of=name)
+                    self.use_tools(*argument.split())
+                case "first" if attempt == "1":
+                    self.use_tools(*argument.split())
                 case "fork":
                     self.fork()
                 case "env":
@@ -129,7 +133,7 @@ def serve(diary: Diary) -> None:
             return
         print(f"\x1b]7337;{nonce};{words[0]};begin\x07", end="", flush=True)
         with open(os.path.join(scratch, "input"), encoding="utf-8") as file:
-            print(diary.answer(file.read()), flush=True)
+            print(diary.answer(file.read().strip(), words[2]), flush=True)
         print(f"\x1b]7337;{nonce};{words[0]};0\x07", end="", flush=True)
 
 

@@ -38,6 +38,7 @@ class Conversation:
         self._spec = spec
         self._home = Path(spec.home)
         self._old: frozenset[str] = frozenset()
+        self._turns = 0
         self.opening = Opening(reason=spec.fresh_because, resumable=self.rules is not None)
 
     @property
@@ -92,12 +93,14 @@ class Conversation:
         found = told or (rules.captured(shown()) if rules.capture is not None else None) or self._latest(known)
         if found is None and known is None and not any(REF in part for part in rules.argv):
             found = NAMELESS
+        reason = None if self.opening.reason == "forked" else self.opening.reason
         if found is not None and found != known and is_ref(found):
-            forked = self.going_on and known is not None and known != NAMELESS
-            reason = "forked" if forked else self.opening.reason
-            self.opening = replace(
-                self.opening, session_ref=found, reason=reason, before=known if forked else self.opening.before
-            )
+            forked = (self.going_on or self._turns > 0) and known not in (None, NAMELESS)
+            before = known if forked else self.opening.before
+            reason = "forked" if forked else reason
+            self.opening = replace(self.opening, session_ref=found, before=before)
+        self._turns += 1
+        self.opening = replace(self.opening, reason=reason)
         return self.opening.session_ref
 
     # -- which one --------------------------------------------------------------------------------------------------
@@ -112,22 +115,23 @@ class Conversation:
         self.opening = Opening(kind=kind, reason=reason, session_ref=ref, resumable=True)
 
     def _records(self) -> dict[str, Path]:
-        """Records by their names, the newest last."""
+        """Records by their names, the newest last; of two of one moment (the clock of files is coarse) the one that is
+        not ours, for it was begun later."""
         rules = self.rules
         if rules is None or not rules.record:
             return {}
-        found: list[tuple[float, str, Path]] = []
+        found: list[tuple[int, bool, str, Path]] = []
         try:
             for path in self._home.glob(rules.record.replace(REF, "*")):
                 ref = ref_in(rules.record, path.relative_to(self._home).as_posix())
                 status = path.lstat()
                 if ref is not None and stat.S_ISREG(status.st_mode):
-                    found.append((status.st_mtime, ref, path))
+                    found.append((status.st_mtime_ns, ref != self.opening.session_ref, ref, path))
                 if len(found) >= _RECORDS:
                     break
         except OSError:
             pass  # what cannot be read is no record
-        return {ref: path for _, ref, path in sorted(found)}
+        return {ref: path for _, _, ref, path in sorted(found)}
 
     def _latest(self, known: str | None) -> str | None:
         """The newest record's name, unless it was there before and is not ours."""
