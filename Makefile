@@ -21,10 +21,10 @@ RUN_OK := $(VENV)/.installed-run
 DEV_OK := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos lint format reference bench clean
+.PHONY: help setup demo test agents test-agents chaos lint format reference bench clean
 
 help: ## This list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "OAH needs Python 3.11 or newer, %s is %d.%d; try: make PYTHON=python3.12 ..." % (sys.executable, v[0], v[1]))'
@@ -50,6 +50,12 @@ demo: $(RUN_OK) ## The main job on this machine: queues, terminals, a worker kil
 
 test: $(DEV_OK) ## Set-up and the whole test suite (ARGS="tests/unit -x" narrows it)
 	@$(VENV)/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+
+agents: $(DEV_OK) ## Install the real agent programs that tests can drive (AGENTS="qwen pi" for some), below OAH_AGENTS_DIR
+	@$(VENV)/bin/python -m tests.support.real_agents $(AGENTS)
+
+test-agents: $(DEV_OK) ## Drive all of them through the queue, not only those that install quickly (AGENTS="qwen pi" for some)
+	@OAH_TEST_AGENTS="$(or $(AGENTS),all)" $(VENV)/bin/python -m pytest tests/process/test_real_agents.py tests/golden $(ARGS)
 
 chaos: $(DEV_OK) ## Stores and processes fail by seed, a judge looks for what is lost or doubled (SEEDS=10 SECONDS=60, or SEED=7)
 	@$(VENV)/bin/python -m tests.support.chaos $(or $(SEED),$(FIRST)) $(if $(SEED),1,$(SEEDS)) $(SECONDS) $(KEEP)
