@@ -52,6 +52,12 @@ class Room:
         note = self.notes.get("bound")
         return (None, 0) if note is None else (note.data.get("run_id"), int(note.data.get("attempt") or 0))
 
+    @property
+    def bound_since(self) -> int:
+        """The offset from which on it is."""
+        note = self.notes.get("bound")
+        return 0 if note is None else int(note.data.get("offset") or 0)
+
     def wake(self) -> None:
         """Make every viewer look."""
         for viewer in self.viewers:

@@ -132,14 +132,23 @@ class View:
         room, run = self._room, self._wish.run
         if not room.connected:
             return False
-        return run is None or room.bound[0] == run.id
+        return run is None or room.bound[0] == run.id or self._is_behind
+
+    @property
+    def _is_behind(self) -> bool:
+        """The terminal has left the run, and not all of the run's output was sent."""
+        room = self._room
+        return self._generation == room.generation and self._at is not None and self._at < room.bound_since
 
     def _next(self) -> Frame | None:
         """The next frame to send, an empty Output when there is nothing new. None: a snapshot is on its way."""
         room = self._room
         if self._generation != room.generation:
             self._generation, self._at = room.generation, None
-        if self._at is not None and (data := room.tape.read(self._at, PIECE)) is not None:
+        limit = PIECE
+        if self._wish.run is not None and room.bound[0] != self._wish.run.id and self._at is not None:
+            limit = min(PIECE, room.bound_since - self._at)
+        if self._at is not None and (data := room.tape.read(self._at, limit)) is not None:
             begin, self._at = self._at, self._at + len(data)
             return Output(begin, data)
         snapshot = room.snapshot

@@ -159,6 +159,7 @@ class Viewer:
         self.status: str | None = None
         """Of the run, when it ended meanwhile."""
         self._detached = threading.Event()
+        self._granted = False
         self._terminal: Terminal | None = None
         self._cleaner = Cleaner()
         self._at = 0
@@ -177,7 +178,7 @@ class Viewer:
             try:
                 with self._client.attach(write=self._write, takeover=self._takeover, **self._what) as terminal:
                     lost_at = None
-                    self._terminal, self._window = terminal, (0, 0)
+                    self._terminal, self._window, self._granted = terminal, (0, 0), False
                     code, reason = self._follow(terminal)
             except Unavailable as error:
                 code, reason = _RESTARTS[0], error.message
@@ -225,7 +226,7 @@ class Viewer:
             return
         first, self._window = self._window == (0, 0), window
         write_text("\x1b[m\x1b[2J")
-        if self._write:
+        if self._granted:
             terminal.resize(rows=window[0], columns=window[1])
         if not first:
             terminal.ask()
@@ -266,8 +267,11 @@ class Viewer:
                 self.status = data.get("status") or self.status
             case "writer":
                 self._show_notice(f"{cell(data['by'])} types; Ctrl-] detaches" if data.get("by") else "Ctrl-] detaches")
+            case "granted":
+                self._granted = True
+                terminal.resize(rows=self._window[0], columns=self._window[1])
             case "taken_over":
-                self._write = False
+                self._write = self._granted = False
                 self._show_notice(f"{cell(data.get('by'))} has taken over; Ctrl-] detaches")
             case "refused":
                 self._show_notice(cell(data.get("message")))

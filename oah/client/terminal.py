@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from types import TracebackType
 
 import httpx
@@ -62,15 +63,18 @@ class Terminal:
         scheme, rest = api.url.split("://", 1)
         asked = httpx.QueryParams(given(write="1" if write else None, takeover="1" if takeover else None))
         url = f"{'wss' if scheme == 'https' else 'ws'}://{rest.rstrip('/')}/v1/{subject}/terminal"
+        self._stack = ExitStack()
         try:
-            self._connection: ClientConnection = connect(
-                f"{url}?{asked}" if asked else url,
-                additional_headers={} if api.key is None else {"Authorization": f"Bearer {api.key}"},
-                subprotocols=[Subprotocol(SUBPROTOCOL)],
-                compression=None,
-                open_timeout=OPEN_SECONDS,
-                close_timeout=2,
-                max_size=LONGEST_FRAME,
+            self._connection: ClientConnection = self._stack.enter_context(
+                connect(
+                    f"{url}?{asked}" if asked else url,
+                    additional_headers={} if api.key is None else {"Authorization": f"Bearer {api.key}"},
+                    subprotocols=[Subprotocol(SUBPROTOCOL)],
+                    compression=None,
+                    open_timeout=OPEN_SECONDS,
+                    close_timeout=2,
+                    max_size=LONGEST_FRAME,
+                )
             )
         except InvalidStatus as error:
             said = error.response
@@ -91,7 +95,7 @@ class Terminal:
 
     def close(self) -> None:
         """Detach. Repeatable."""
-        self._connection.close()
+        self._stack.close()
 
     def receive(self, timeout: float | None = None) -> Frame | None:
         """The next frame; None when none came in ``timeout`` seconds, or after the end (``code`` is set then)."""

@@ -21,14 +21,15 @@ from oah.errors import Unavailable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewState:
-    """What is known of a terminal besides its bytes. `version` grows with every change. `run_id` None: between runs.
-    `ended`: the agent is gone, no more bytes come."""
+    """What is known of a terminal besides its bytes. `version` grows with every change. `run_id` None: between runs;
+    `since`: the offset from which on it is at that run, or at none. `ended`: the agent is gone, no more bytes come."""
 
     version: int
     rows: int
     columns: int
     run_id: str | None = None
     attempt: int = 0
+    since: int = 0
     ended: bool = False
 
 

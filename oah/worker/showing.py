@@ -88,7 +88,7 @@ class Show:
             return
         self._known, self._typed_by = version, writers
         state = self._live.state()
-        bound: dict[str, Any] = {"run_id": state.run_id, "attempt": state.attempt}
+        bound: dict[str, Any] = {"run_id": state.run_id, "attempt": state.attempt, "offset": state.since}
         for kind, data in (
             ("size", {"rows": state.rows, "cols": state.columns}),
             ("bound", bound),

@@ -9,11 +9,10 @@ from oah.adapters.pty.screen import ScreenModel
 
 ROWS, COLUMNS = 8, 20
 
-SEQUENCES = (
-    "\x1b[2J", "\x1b[H", "\x1b[3;5H", "\x1b[7;20H", "\x1b[1;31m", "\x1b[0m", "\x1b[38;5;200m", "\x1b[48;2;1;2;3m", "\x1b[7m",
-    "\x1b[K", "\x1b[1K", "\x1b[2;6r", "\x1b[r", "\x1b[4L", "\x1b[2M", "\x1bM", "\n", "\r\n", "\t", "\x1b[?25l", "\x1b[?25h",
-    "\x1b[?7l", "\x1b[?7h", "\x1b[?1049h", "\x1b[?1049l", "\x1b[?2004h", "\x1b[94m", "\x1b[4h", "\x1b[4l",
-)  # fmt: skip
+SEQUENCES = tuple(
+    f"\x1b{rest}"
+    for rest in ["[2J", "[H", "[3;5H", "[7;20H", "[1;31m", "[0m", "[38;5;200m", "[48;2;1;2;3m", "[7m", "[94m", "[K", "[1K", "[2;6r", "[r", "[4L", "[2M", "M", "[4h", "[4l", "[?25l", "[?25h", "[?7l", "[?7h", "[?6h", "[?6l", "[?1049h", "[?1049l", "[?2004h"]
+) + ("\n", "\r\n", "\t")
 TEXTS = ("hello", "日本語", "x" * 25, "é", "a\u0301b", "│ box │", " ")
 inputs = st.lists(st.sampled_from(SEQUENCES + TEXTS), max_size=30).map("".join)
 

@@ -79,7 +79,7 @@ class Live:
         self._model = model
         self._late = None if model is not None else _LateModel(terminal, rows=rows, columns=columns)
         self._size = self._own_size = rows, columns
-        self._bound: tuple[str | None, int] = (None, 0)
+        self._bound: tuple[str | None, int, int] = (None, 0, 0)
         self._ended = False
         self._version = 1
 
@@ -87,8 +87,8 @@ class Live:
 
     def bound(self, run_id: str | None, attempt: int) -> None:
         """Which run the terminal is at, None: none."""
-        if self._bound != (run_id, attempt):
-            self._bound = run_id, attempt
+        if self._bound[:2] != (run_id, attempt):
+            self._bound = run_id, attempt, self._terminal.end
             self._changed()
 
     def leave(self) -> None:
@@ -105,10 +105,17 @@ class Live:
 
     def state(self) -> ViewState:
         """See ports.viewing.LiveTerminal."""
-        run_id, attempt = self._bound
+        version = self._version
+        run_id, attempt, since = self._bound
         rows, columns = self._size
         return ViewState(
-            version=self._version, rows=rows, columns=columns, run_id=run_id, attempt=attempt, ended=self._ended
+            version=version,
+            rows=rows,
+            columns=columns,
+            run_id=run_id,
+            attempt=attempt,
+            since=since,
+            ended=self._ended,
         )
 
     @property
