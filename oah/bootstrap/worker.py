@@ -134,7 +134,7 @@ def withdrawn_profiles(
         return {}
     programs = Programs(settings.worker.path or DEFAULT_PATH, memory=settings.data_dir / "programs.json")
     chosen = [catalogue[name] for name in profiles if name in catalogue]
-    withdrawn: dict[str, str] = {}
+    withdrawn = _homeless(settings, chosen)
     for name, found in programs.look_all(chosen, within=CHECKING).items():
         if found.fault is not None:
             withdrawn[name] = found.fault
@@ -167,6 +167,16 @@ def _hooks(settings: Settings, catalogue: Mapping[str, Profile]) -> Callable[[st
     everywhere = hooks_from(tables, source="settings")
     own = {name: profile.hooks for name, profile in catalogue.items()}
     return lambda profile: (*everywhere, *own.get(profile, ()))
+
+
+def _homeless(settings: Settings, profiles: Sequence[Profile]) -> dict[str, str]:
+    """Those whose homes are shared, where no directory is."""
+    if settings.homes_dir is not None:
+        return {}
+    default = HomeMode(settings.homes_mode)
+    housed = [each for each in profiles if each.kind is not Kind.NOOP]
+    wanting = [each for each in housed if home_rules(each.tables, default).mode is HomeMode.SHARED]
+    return {each.name: "its homes are shared, and OAH_HOMES_DIR is not set" for each in wanting}
 
 
 def _homes(settings: Settings) -> DirectoryHomes:

@@ -37,6 +37,9 @@ session.add_command(attach_session)
 @click.option("--title", help="What people see.")
 @click.option("--cwd", help="Working directory of the agent.")
 @click.option("--env", type=PAIR, multiple=True, help="Environment of the agent; repeatable.")
+@click.option(
+    "--secret", type=PAIR, multiple=True, help="VARIABLE=NAME of a secret that the worker knows, for --env; repeatable."
+)
 @click.option("--label", type=PAIR, multiple=True, help="Label to select by; repeatable.")
 @workspace_option
 @json_option
@@ -47,12 +50,14 @@ def create(
     *,
     agent: str,
     env: tuple[tuple[str, str], ...],
+    secret: tuple[tuple[str, str], ...],
     label: tuple[tuple[str, str], ...],
     as_json: bool,
     **options: Any,
 ) -> None:
     """Open a session and print its id."""
-    made = connection.client.create_session(agent, **given(env=dict(env), labels=dict(label), **options))
+    values = {**dict(env), **{variable: {"secret": name} for variable, name in secret}}
+    made = connection.client.create_session(agent, **given(env=values, labels=dict(label), **options))
     if as_json:
         emit_json(made)
     else:

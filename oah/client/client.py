@@ -95,11 +95,12 @@ class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls, Ter
         workspace: str | None = None,
         title: str | None = None,
         cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str | Mapping[str, str]] | None = None,
         labels: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Json:
-        """A new conversation with ``agent``. Raises InvalidRequest ``unknown_agent``."""
+        """A new conversation with ``agent``; in ``env`` a secret of the workers is ``{"secret": NAME}``. Raises
+        InvalidRequest ``unknown_agent``."""
         body = given(
             agent=agent, pool=pool, workspace=workspace, title=title, cwd=cwd, env=env, labels=labels, metadata=metadata
         )

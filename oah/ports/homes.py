@@ -27,8 +27,8 @@ class Homes(Protocol):
     def place(self, session: Session, rules: HomeRules) -> HomePlace:
         """Where the session's agent is to be started; an archived home is unpacked where this copy is not the last.
 
-        Raises Unavailable when the archive cannot be read now; AgentError `home_unavailable` when the directory cannot
-        be made, or there is none for shared homes."""
+        Raises AgentError `home_unavailable` when the archive cannot be read now, the directory cannot be made, or there
+        is none for shared homes."""
         ...
 
     def keep(self, place: HomePlace, session: Session, rules: HomeRules) -> SessionHome:

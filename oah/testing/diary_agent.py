@@ -19,12 +19,12 @@ import resource
 import sys
 import time
 import uuid
-from typing import Any
+from typing import Any, NoReturn
 
 PIECE = 7
 
 
-def refuse(reason: str) -> None:
+def refuse(reason: str) -> NoReturn:
     print(reason, flush=True)
     sys.exit(1)
 
@@ -117,6 +117,8 @@ class Diary:
                     more += f" {argument}={os.environ.get(argument, '-')}"
                 case "pid":
                     more += f" pid={os.getpid()} files={resource.getrlimit(resource.RLIMIT_NOFILE)[0]}"
+                case _:
+                    pass
         texts = [entry["text"] for entry in self.lines if entry["type"] == "user"]
         said = f"turns={len(texts)} first={texts[0]!r} name={self.name}{more}"
         self.add(type="assistant", text=said)

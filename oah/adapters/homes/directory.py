@@ -19,7 +19,7 @@ from oah.adapters.homes.packing import TooLarge, packed, unpack
 from oah.core.model.home import HomeMode, HomeRules, SessionHome
 from oah.core.model.ids import SessionId
 from oah.core.model.session import Session
-from oah.errors import AgentError, OahError
+from oah.errors import AgentError, OahError, Unavailable
 from oah.ports.blobs import Blobs
 from oah.ports.homes import HomePlace
 
@@ -59,7 +59,7 @@ class DirectoryHomes:
             mark = self._mark(root)
             self._make(home.parent)
             found = self._found(home, session, rules, mark)
-        except (OSError, tarfile.TarError) as error:
+        except (OSError, tarfile.TarError, Unavailable) as error:
             raise AgentError(f"no home for the agent: {error}", code="home_unavailable") from error
         state = SessionHome(mode=rules.mode, host=self._host, place=mark, cwd=cwd)
         if rules.mode is HomeMode.ARCHIVED and before is not None and found:
