@@ -13,9 +13,9 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
 
+from oah.core.model.delivery import Outcome
 from oah.core.model.question import Question
 from oah.core.model.timeout import TimeoutReason
-from oah.core.policy.throttle import Outcome
 from oah.ports.commands import Delivery
 from oah.ports.opening import Opening
 

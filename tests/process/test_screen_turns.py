@@ -14,9 +14,9 @@ from typing import Any, cast
 import pytest
 
 from oah.adapters.pty.screen_agent import ScreenAgent
+from oah.core.model.delivery import Outcome
 from oah.core.model.question import Choice
 from oah.core.model.timeout import TimeoutReason
-from oah.core.policy.throttle import Outcome
 from oah.errors import AgentError, Conflict, InvalidRequest
 from oah.ports.agent import TurnRequest, TurnResult, TurnStatus
 from oah.ports.commands import Delivery

@@ -32,8 +32,9 @@ from oah.core.dialogue.injection import (
 )
 from oah.core.dialogue.keys import Typing, typing
 from oah.core.dialogue.reading import Composer, Condition, Reading, read
+from oah.core.model.delivery import Outcome
 from oah.core.model.question import Choice, DialogKind, Question
-from oah.core.policy.throttle import Outcome, Throttle, after
+from oah.core.policy.throttle import Throttle, after
 from tests.support.screens import ASKS, RULES, composed, pattern, screen
 
 PASTED = InjectionRules(commands="/!", placeholders=(pattern(r"\[Pasted text #\d+(?: \+(\d+) lines)?\]"),))

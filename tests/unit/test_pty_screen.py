@@ -50,6 +50,11 @@ def test_wide_characters_whole_or_byte_by_byte(text: str, piece: int) -> None:
     assert screen.lines[0] == text.rstrip()
 
 
+def test_what_has_no_width_hides_nothing_behind_it() -> None:
+    screen = shown("a\u200bb\ufeffc\u2764\ufe0fd\u202ee\u0301f".encode())
+    assert screen.lines[0] == "abc\u2764d\u00e9f"
+
+
 def test_the_cursor_behind_wide_characters_is_where_it_is_asked_for() -> None:
     model = ScreenModel(rows=6, columns=20)
     assert model.feed("漢字\x1b[6n".encode()) == b"\x1b[1;5R"

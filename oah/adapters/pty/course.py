@@ -22,8 +22,9 @@ from oah.core.dialogue.progress import ScreenProgress
 from oah.core.dialogue.reading import Condition, Dialog, Reading, read, unknown
 from oah.core.dialogue.reply import reply
 from oah.core.dialogue.screen import Screen
+from oah.core.model.delivery import Outcome
 from oah.core.model.question import Question
-from oah.core.policy.throttle import Outcome, Throttle, after
+from oah.core.policy.throttle import Throttle, after
 from oah.errors import AgentError, InvalidRequest
 from oah.ports.agent import TurnControl, TurnRequest
 from oah.ports.commands import Delivery
@@ -228,6 +229,10 @@ class Course:
         """The question, unless a policy answers it. Raises AgentError `agent_blocked`."""
         if dialog is not None and dialog.kind.blocks:
             raise AgentError(f"{dialog.name}: {shortened(dialog.text)}", code="agent_blocked")
+        if self.watch.cancelled:
+            return (
+                None  # nobody is asked any more: the cancel goes on until the program has left the dialog, or is gone
+            )
         question = dialog.question if dialog is not None else unknown(self.screen.look())
         self._dialog = dialog
         said = self.control.answer(question) if self._auto < AUTO_ANSWERS else None

@@ -9,10 +9,12 @@ until the program clears it.
 from __future__ import annotations
 
 import threading
+import unicodedata
 from collections import deque
 from typing import Any
 
 import pyte
+from wcwidth import wcwidth
 
 from oah.adapters.pty.painting import paint
 from oah.core.dialogue.answers import Terminal, answer
@@ -40,6 +42,11 @@ class _Grid(pyte.Screen):
         self._scrolled_off = scrolled_off
         self.scrolled = 0
         super().__init__(columns, rows)
+
+    def draw(self, data: str) -> None:
+        """Text at the cursor, without what has no width and joins nothing: pyte drops all that follows such a
+        character."""
+        super().draw(data if data.isascii() else "".join(char for char in data if _is_drawn(char)))
 
     def index(self) -> None:
         """One line down, scrolling at the bottom."""
@@ -191,6 +198,10 @@ class ScreenModel:
         except Exception:  # noqa: BLE001 - an emulator's fault never ends a run
             self._damaged = True
             self._stream = pyte.Stream(self._on)
+
+
+def _is_drawn(char: str) -> bool:
+    return char.isascii() or wcwidth(char) > 0 or unicodedata.combining(char) > 0
 
 
 def _line(grid: Any, row: int) -> str:

@@ -15,7 +15,7 @@ from typing import assert_never
 
 from oah.core.dialogue.reading import Composer, Condition, Pattern, Reading
 from oah.core.dialogue.screen import Screen, folded
-from oah.core.policy.throttle import Outcome
+from oah.core.model.delivery import Outcome
 
 PASTE_BEGIN, PASTE_END = b"\x1b[200~", b"\x1b[201~"
 LINE_BYTES = 4_095

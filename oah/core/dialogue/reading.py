@@ -144,7 +144,8 @@ def near_bottom(screen: Screen, count: int) -> tuple[str, ...]:
 
 def find_composer(screen: Screen, rule: ComposerRule) -> Composer | None:
     """The lowest place that the rule describes, if it is near enough to the bottom."""
-    for first in range(screen.last, -1, -1):
+    lowest = max(screen.last, screen.row) if rule.at_cursor else screen.last
+    for first in range(min(lowest, len(screen.lines) - 1), -1, -1):
         found = _starts(screen, rule, first)
         if found is None:
             continue

@@ -35,7 +35,7 @@ def reply(screen: Screen, text: str, rules: ReplyRules, composer: ComposerRule, 
     if found is not None:
         above = found.first - (1 if composer.above is not None else 0)
         lines = lines[: max(len(lines) - len(screen.lines) + above, 0)]
-    said = _told(lines[_after(lines, text, rules) :], rules)
+    said = _told(lines[_after(lines, text, rules, first=composer.at_cursor) :], rules)
     if not said and rules.begin is not None:  # it repaints all it ever said: the last of it is the reply
         visible = _trimmed(screen.lines[: found.first] if found is not None else screen.lines, rules)
         begins = [at for at, line in enumerate(visible) if rules.begin.search(line)]
@@ -61,10 +61,11 @@ def _dedented(said: Sequence[str], rules: ReplyRules) -> str:
     return "\n".join((said[0], rest)) if len(said) > 1 else said[0]
 
 
-def _after(lines: Sequence[str], text: str, rules: ReplyRules) -> int:
-    """The line after the lowest echo of our text; 0 where there is none (shown shortened, or gone)."""
+def _after(lines: Sequence[str], text: str, rules: ReplyRules, *, first: bool) -> int:
+    """The line after the lowest echo of our text (`first`: the highest, of programs that may say the same); 0 where
+    there is none (shown shortened, or gone)."""
     wanted = folded(text)
-    for at in range(len(lines) - 1, -1, -1):
+    for at in range(len(lines)) if first else reversed(range(len(lines))):
         end = _covers(lines, at, wanted, rules)
         if end is not None:
             return end

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from enum import StrEnum
+
+from oah.core.model.delivery import Outcome
 
 FLOOR = timedelta(milliseconds=100)
 LADDER = tuple(timedelta(milliseconds=each) for each in (100, 200, 500, 1_000, 2_000, 5_000))
@@ -16,14 +17,6 @@ LADDER = tuple(timedelta(milliseconds=each) for each in (100, 200, 500, 1_000, 2
 
 STREAK = 3
 """Confirmations in a row that halve the delay."""
-
-
-class Outcome(StrEnum):
-    """How a delivery ended."""
-
-    CONFIRMED = "confirmed"
-    UNVERIFIED = "unverified"
-    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
