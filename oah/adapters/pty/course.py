@@ -230,9 +230,7 @@ class Course:
         if dialog is not None and dialog.kind.blocks:
             raise AgentError(f"{dialog.name}: {shortened(dialog.text)}", code="agent_blocked")
         if self.watch.cancelled:
-            return (
-                None  # nobody is asked any more: the cancel goes on until the program has left the dialog, or is gone
-            )
+            return None  # nobody is asked any more: the cancel goes on until the program has left the dialog
         question = dialog.question if dialog is not None else unknown(self.screen.look())
         self._dialog = dialog
         said = self.control.answer(question) if self._auto < AUTO_ANSWERS else None
