@@ -14,7 +14,9 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pexpect
 import pytest
@@ -218,7 +220,8 @@ def test_one_writer_at_a_time_and_a_takeover_that_both_see(client: Client) -> No
     events = [event.type for event in client.stream(run) if event.type.startswith("terminal.")]
     assert events[:2] == ["terminal.attached", "terminal.taken_over"]
     eventually(lambda: len(client.audit(subject=session)) == 3, within=10, what="the end is noted")
-    assert sorted(row["action"] for row in client.audit(subject=session)) == ["terminal.attached", "terminal.detached", "terminal.taken_over"]
+    noted = sorted(row["action"] for row in client.audit(subject=session))
+    assert noted == ["terminal.attached", "terminal.detached", "terminal.taken_over"]
 
 
 # --- who may --------------------------------------------------------------------------------------------------------

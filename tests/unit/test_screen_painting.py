@@ -9,10 +9,9 @@ from oah.adapters.pty.screen import ScreenModel
 
 ROWS, COLUMNS = 8, 20
 
-SEQUENCES = tuple(
-    f"\x1b{rest}"
-    for rest in ["[2J", "[H", "[3;5H", "[7;20H", "[1;31m", "[0m", "[38;5;200m", "[48;2;1;2;3m", "[7m", "[94m", "[K", "[1K", "[2;6r", "[r", "[4L", "[2M", "M", "[4h", "[4l", "[?25l", "[?25h", "[?7l", "[?7h", "[?6h", "[?6l", "[?1049h", "[?1049l", "[?2004h"]
-) + ("\n", "\r\n", "\t")
+ESCAPES = """[2J [H [3;5H [7;20H [1;31m [0m [38;5;200m [48;2;1;2;3m [7m [94m [K [1K [2;6r [r [4L [2M M [4h [4l
+[?25l [?25h [?7l [?7h [?6h [?6l [?1049h [?1049l [?2004h"""
+SEQUENCES = (*map("\x1b{}".format, ESCAPES.split()), "\n", "\r\n", "\t")
 TEXTS = ("hello", "日本語", "x" * 25, "é", "a\u0301b", "│ box │", " ")
 inputs = st.lists(st.sampled_from(SEQUENCES + TEXTS), max_size=30).map("".join)
 
