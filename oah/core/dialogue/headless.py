@@ -75,17 +75,17 @@ def documents(text: str) -> tuple[Any, ...]:
     """All JSON documents of an output: the whole of it, or a line each, or one that begins at a line among others."""
     whole = _parsed(text)
     if whole is None:
+        whole = _block(text)
+    if whole is None:
         whole = [found for line in text.splitlines() if (found := _parsed(line)) is not None]
-        whole = whole or _last_block(text)
     return tuple(whole) if isinstance(whole, list) else (whole,)
 
 
-def _last_block(text: str) -> list[Any]:
+def _block(text: str) -> Any:
+    """A document of several lines after lines that are none."""
     lines = text.splitlines()
-    for at, line in enumerate(lines):
-        if line[:1] in tuple(_LOOSE) and (found := _parsed("\n".join(lines[at:]))) is not None:
-            return found if isinstance(found, list) else [found]
-    return []
+    openings = [at for at, line in enumerate(lines) if line.strip() in tuple(_LOOSE) and line[:1] != " "]
+    return next((found for at in openings[:8] if (found := _parsed("\n".join(lines[at:]))) is not None), None)
 
 
 def _parsed(text: str) -> Any:
