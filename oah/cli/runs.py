@@ -265,6 +265,8 @@ def attempts(connection: Connection, /, run_id: str, *, as_json: bool) -> None:
         ("REASON", field("reason")),
         ("WORKER", field("worker_id")),
         ("AGENT", field("agent")),
+        ("BECAUSE", field("agent_reason")),
+        ("HOME", field("home")),
         ("STARTED", field("started_at")),
         ("ENDED", field("ended_at")),
         ("OUTCOME", field("outcome")),
@@ -276,10 +278,11 @@ def attempts(connection: Connection, /, run_id: str, *, as_json: bool) -> None:
 @click.argument("run_id", metavar="RUN")
 @click.option("--attempt", type=click.IntRange(1), help="Which start; the last one when left out.")
 @click.option("--output", "-o", type=click.Path(dir_okay=False, writable=True), help="Write to this file.")
+@click.option("--text", is_flag=True, help="What it showed, as plain text.")
 @pass_connection
-def recording(connection: Connection, /, run_id: str, *, attempt: int | None, output: str | None) -> None:
+def recording(connection: Connection, /, run_id: str, *, attempt: int | None, output: str | None, text: bool) -> None:
     """The terminal of an attempt, as asciicast v2 (asciinema play FILE)."""
-    cast: bytes = connection.client.recording(run_id, **given(attempt=attempt))
+    cast: bytes = connection.client.recording(run_id, text=text, **given(attempt=attempt))
     if output is None:
         sys.stdout.buffer.write(cast)
         return

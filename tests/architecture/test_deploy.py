@@ -14,6 +14,9 @@ DRAIN = WorkerSettings().drain_grace_seconds
 OTHER_VARIABLES = {"OAH_CONFIG"}
 # What agents and hooks find in their environment.
 OTHER_VARIABLES |= {"OAH_RUN_ID", "OAH_ATTEMPT", "OAH_RUN_KEY", "OAH_STATUS"}
+OTHER_VARIABLES |= {"OAH_SESSION_ID", "OAH_WORKER_ID", "OAH_SCRATCH"}
+# A secret of the name that follows.
+OTHER_VARIABLES |= {"OAH_SECRET_NAME", "OAH_SECRET_GITHUB_TOKEN"}
 
 
 def _known(section: type[BaseModel], prefix: str = "OAH_") -> set[str]:
