@@ -179,11 +179,13 @@ class Attempts:
         if waited is None:
             return agent.turn(request, control)
         try:
-            return agent.resume(request, answer, control)
+            result = agent.resume(request, answer, control)
         except InvalidRequest as error:
             # The dialog is another one than was answered, or offers something else: nothing was typed.
             log.warning("run %s: the answer does not fit: %s", assignment.fence.run_id, error.message)
             return TurnResult(status=TurnStatus.WAITING, question=waited.question)
+        to_end = answer is None and (control.cancel_requested() or control.overdue() is not None)
+        return _ended(result, control, agent) if to_end and result.status is TurnStatus.WAITING else result
 
     def _request(self, assignment: Assignment) -> TurnRequest:
         """What is left of the run's limits: what it waited in no slot does not count, but for its deadline."""
@@ -309,6 +311,23 @@ class Attempts:
 
     def _since(self, begun: float) -> float:
         return max(self._context.clock.monotonic() - begun, 0.0)
+
+
+def _ended(result: TurnResult, control: Control, agent: Agent) -> TurnResult:
+    """It still asks, though it was to end: then it goes without having been asked any further."""
+    reason = control.overdue()
+    empty = agent.close(CLOSE_GRACE)
+    if reason is None:
+        return replace(result, status=TurnStatus.CANCELLED, question=None, tree_empty=empty)
+    code, message = reason.error.code, reason.error.message
+    return replace(
+        result,
+        status=TurnStatus.TIMED_OUT,
+        question=None,
+        tree_empty=empty,
+        error_code=code,
+        error_message=message,
+    )
 
 
 def end_soon(agent: Agent | None) -> None:

@@ -354,3 +354,60 @@ def test_many_workers_at_once_take_each_session_once(desk: Desk) -> None:
     with ThreadPoolExecutor(threads) as pool:
         taken = [name for part in pool.map(work, range(threads)) for name in part]
     assert sorted(taken) == sorted(f"s{n}" for n in range(total))
+
+
+def test_resumes_only_takes_what_waited_and_nothing_else(desk: Desk) -> None:
+    """A worker that takes no new runs still lets those go on that it has asked people about."""
+    waits, warm = desk.take("waits"), desk.take("warm")
+    desk.free("waits", waits, Target.PARKED)
+    desk.free("warm", warm, Target.PARKED)
+    desk.hear("new")
+    assert desk.hear("warm").owner == W1
+    assert desk.ensure("waits", cls=ReadyClass.RESUME).owner == W1
+    reply = desk.claim(want=5, order=(), resumes_only=True)
+    assert [(c.session_id, c.token, c.parked, c.ready_class) for c in reply.sessions] == [
+        ("waits", waits, True, ReadyClass.RESUME)
+    ]
+    assert desk.claim(want=5, order=(), resumes_only=True).sessions == ()
+    assert desk.view("waits").place is Place.LEASED and desk.view("warm").place is Place.PARKED
+    assert {c.session_id for c in desk.claim(want=5).sessions} == {"warm", "new"}
+
+
+def test_what_waited_is_found_behind_others_that_were_called(desk: Desk) -> None:
+    for number in range(20):
+        name = f"warm{number}"
+        desk.free(name, desk.take(name), Target.PARKED)
+    token = desk.take("waits")
+    desk.free("waits", token, Target.PARKED)
+    desk.take("busy")
+    desk.broker.limits(desk.epoch, [WorkspaceLimit(WS, max_active=1)])
+    for number in range(20):
+        desk.hear(f"warm{number}")
+    desk.ensure("waits", cls=ReadyClass.RESUME)
+    assert [c.session_id for c in desk.claim().sessions] == ["waits"], "beyond the cap, and past the others"
+
+
+def test_an_answer_while_the_session_is_claimed_for_another_reason_is_not_lost(desk: Desk) -> None:
+    token = desk.take("waits")
+    desk.free("waits", token, Target.PARKED)
+    desk.hear("waits")
+    assert [c.session_id for c in desk.claim().sessions] == ["waits"]
+    assert desk.ensure("waits", cls=ReadyClass.RESUME).place is Place.LEASED
+    assert desk.free("waits", token, Target.PARKED).owner == W1, "called again at once"
+    assert desk.claim().sessions[0].ready_class is ReadyClass.RESUME
+
+
+def test_a_hold_does_not_keep_an_answer_away(desk: Desk) -> None:
+    token = desk.take("waits")
+    desk.free("waits", token, Target.PARKED)
+    desk.hold("waits")
+    assert desk.ensure("waits", cls=ReadyClass.RESUME).owner == W1
+    assert [c.ready_class for c in desk.claim(order=(), resumes_only=True).sessions] == [ReadyClass.RESUME]
+
+
+def test_a_session_that_waits_and_is_restored_is_parked_and_can_be_called(desk: Desk) -> None:
+    token = desk.request()
+    assert desk.restore("waits", W1, token, parked=True)
+    assert desk.view("waits").place is Place.PARKED
+    assert desk.ensure("waits", cls=ReadyClass.RESUME).owner == W1
+    assert [c.token for c in desk.claim().sessions] == [token]

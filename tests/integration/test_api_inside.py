@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 
 import httpx
 import pytest
 
 from oah.core.model.ids import RunId, WorkerId
+from oah.core.model.question import Choice, DialogKind, Question
 from oah.core.model.run import RunStatus
 from oah.ports.commands import CommandKind, Delivery
+from oah.ports.questions import Asked
 from oah.ports.steps import Inside
 from oah.ports.store import RunFence, Started
 from oah.services.run_keys import run_key
@@ -263,11 +266,94 @@ def test_only_text_is_typed(api: Deployment, agent: Agent, text: str) -> None:
 def test_an_owner_that_does_not_answer_is_an_unavailable_one(
     api: Deployment, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from datetime import timedelta
-
     monkeypatch.setattr("oah.services.steer.PATIENCE", timedelta(seconds=0.3))
     agent.say("wait", reason="may I?")
     answer = give(api, agent)
     assert (answer.status_code, answer.json()["code"]) == (503, "worker_silent")
     assert api.store.take_commands(WorkerId(WORKER)) == [], "and will not be said later"
     assert api.store.run(agent.run.id, None).status is RunStatus.WAITING_TOOL
+
+
+# --- what its program asks -------------------------------------------------------------------------------------------
+
+
+QUESTION = Question(
+    name="permission",
+    kind=DialogKind.PERMISSION,
+    text="Bash: rm -r build\nDo you want to proceed?",
+    choices=(Choice("1", "Yes"), Choice("2", "No")),
+)
+
+
+@pytest.fixture
+def asked(api: Deployment, agent: Agent) -> Agent:
+    """Its program asks, and no slot is used."""
+    [reply] = api.store.ask([Asked(agent.fence, "k", "permission: rm", QUESTION.document(), timedelta(hours=1))])
+    assert reply.number == 1
+    return agent
+
+
+def test_a_run_shows_what_its_program_asks(api: Deployment, asked: Agent) -> None:
+    with api.http("runner") as http:
+        run = http.get(f"/v1/runs/{asked.run.id}").json()
+        question = run["question"]
+        assert (question["number"], question["kind"], question["answered"]) == (1, "permission", False)
+        assert question["choices"] == [{"key": "1", "words": "Yes"}, {"key": "2", "words": "No"}]
+        assert question["text"] == QUESTION.text and question["deadline"] is not None
+        assert run["wait_reason"]["asked"] == "permission: rm"
+        give(api, asked, "Yes")
+        run = http.get(f"/v1/runs/{asked.run.id}").json()
+        assert run["question"]["answered"] and run["question"]["deadline"] is None
+        assert "answered" in run["wait_reason"]["message"]
+        api.store.resume_answered(WorkerId(WORKER), [(asked.fence, 1)])
+        assert http.get(f"/v1/runs/{asked.run.id}").json()["question"] is None
+
+
+def test_an_answer_is_taken_once_and_its_owner_is_told_to_look(api: Deployment, asked: Agent) -> None:
+    answer = give(api, asked, "no")
+    assert answer.status_code == 202, answer.text
+    assert (answer.json()["delivery"], answer.json()["question"], answer.json()["status"]) == (
+        "accepted",
+        1,
+        "waiting_tool",
+    )
+    assert api.store.waits_for([asked.run.id])[asked.run.id].data["answer"]["text"] == "2", "a choice, by its key"
+    again = give(api, asked, "yes")
+    assert (again.status_code, again.json()["code"]) == (409, "already_answered")
+    assert api.store.take_commands(WorkerId(WORKER)) == [], "it is no command: it waits for a slot"
+
+
+def test_what_is_no_answer_is_refused_with_what_would_be(api: Deployment, asked: Agent) -> None:
+    answer = give(api, asked, "perhaps")
+    assert (answer.status_code, answer.json()["code"]) == (400, "answer_unfit")
+    assert answer.json()["hint"] == "1 (Yes); 2 (No)"
+    assert api.store.run(asked.run.id, None).status is RunStatus.WAITING_TOOL
+    with api.http("runner") as http:
+        other = http.post(f"/v1/runs/{asked.run.id}/input", json={"input": "yes", "question": 7})
+        assert (other.status_code, other.json()["code"]) == (409, "question_over")
+    for word in ("resume",):
+        refused = asked.http.post(f"/v1/runs/{asked.run.id}/{word}", json={})
+        assert (refused.status_code, refused.json()["code"]) == (409, "question_open")
+
+
+def test_a_question_that_nobody_asks_is_over(api: Deployment, agent: Agent) -> None:
+    agent.say("wait", reason="may I?")
+    with api.http("runner") as http:
+        answer = http.post(f"/v1/runs/{agent.run.id}/input", json={"input": "yes", "question": 1})
+    assert (answer.status_code, answer.json()["code"]) == (409, "question_over")
+
+
+def test_the_agent_cannot_answer_its_own_question(api: Deployment, asked: Agent) -> None:
+    answer = asked.http.post(f"/v1/runs/{asked.run.id}/input", json={"input": "yes"})
+    assert answer.status_code == 403
+
+
+def test_rules_of_a_workspace_are_read_before_they_are_kept(api: Deployment) -> None:
+    rule = {"action": "allow", "kinds": ["permission"], "matches": "^ls "}
+    with api.http("admin") as http:
+        kept = http.patch("/v1/workspaces/default", json={"answers": [rule]})
+        assert kept.status_code == 200, kept.text
+        assert kept.json()["answers"] == [rule]
+        assert http.get("/v1/workspaces/default").json()["answers"] == [rule]
+        gone = http.patch("/v1/workspaces/default", json={"answers": None})
+        assert gone.json()["answers"] == []

@@ -82,11 +82,11 @@ class Desk:
         counter: int = 1,
         order: Any = ORDER,
         suspect: bool = True,
+        resumes_only: bool = False,
     ) -> ClaimReply:
         request = request or self.request()
-        return self.broker.claim(
-            self.epoch, ClaimRequest(worker, request, lease, counter, want, order, suspect_place=suspect)
-        )
+        asked = ClaimRequest(worker, request, lease, counter, want, order, suspect, resumes_only)
+        return self.broker.claim(self.epoch, asked)
 
     def take(self, session: str = S, worker: WorkerId = W1, *, ws: str = WS, lease: timedelta = LEASE) -> ClaimToken:
         """Make it ready, claim it; its token."""
