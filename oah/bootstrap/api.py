@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from oah.adapters.blobs.directory import DirectoryBlobs
 from oah.adapters.pty.profiles import load_profiles
+from oah.adapters.pty.written import written
 from oah.adapters.websocket.lines import SocketLines
 from oah.api.app import create_app
 from oah.api.context import ApiContext
@@ -92,6 +93,7 @@ def _api_context(kit: Kit, workers: Sequence[Worker], jobs: JobQueue, *, prepare
         jobs=jobs,
         webhooks=webhook_limits(settings),
         lines=SocketLines(),
+        written=written,
         answer_rules=workspace_rules,
         version=oah_version(),
     )

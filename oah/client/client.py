@@ -276,10 +276,11 @@ class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls, Ter
         """Every execution of the run, and why it was started."""
         return self._list(f"/v1/runs/{part(run_id)}/attempts", {})
 
-    def recording(self, run_id: str, *, attempt: int | None = None) -> bytes:
-        """The asciicast of an attempt (the last one by default). Raises NotFound ``no_recording``."""
-        response = self._api.call("GET", f"/v1/runs/{part(run_id)}/transcript", params={"attempt": attempt})
-        return response.content
+    def recording(self, run_id: str, *, attempt: int | None = None, text: bool = False) -> bytes:
+        """The asciicast of an attempt (the last one by default), or what it showed as plain text. Raises NotFound
+        ``no_recording``."""
+        params = {"attempt": attempt, "format": "text" if text else None}
+        return self._api.call("GET", f"/v1/runs/{part(run_id)}/transcript", params=params).content
 
     # --- fleet ------------------------------------------------------------------------------------------------------
 

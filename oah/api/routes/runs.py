@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
@@ -131,17 +131,24 @@ def steps(run_id: Named, desk: Desk, caller: Caller) -> Response:
 
 @router.get("/runs/{run_id}/transcript", **needs(Scope.READ))
 def transcript(
-    run_id: Named, desk: Desk, caller: Caller, attempt: Annotated[int | None, Query(ge=1, le=2**31)] = None
+    run_id: Named,
+    desk: Desk,
+    caller: Caller,
+    attempt: Annotated[int | None, Query(ge=1, le=2**31)] = None,
+    form: Annotated[Literal["cast", "text"], Query(alias="format")] = "cast",
 ) -> Response:
-    """The recording of an attempt (the last one by default) as asciicast v2."""
+    """The recording of an attempt (the last one by default): as asciicast v2, or as plain text."""
     run = _find(desk, caller, run_id)
     recorded = [one for one in desk.context.store.attempts(run.id) if attempt is None or one.attempt == attempt]
     key = next((one.recording_blob for one in reversed(recorded) if one.recording_blob), None)
     if key is None or desk.context.blobs.size(key) is None:
         raise NotFound("there is no recording of it (yet)", code="no_recording")
+    chunks = desk.context.blobs.chunks(key)
+    if form == "text":
+        return StreamingResponse(desk.context.written(chunks), media_type="text/plain; charset=utf-8")
     name = f"{run.id}.cast"
     return StreamingResponse(
-        desk.context.blobs.chunks(key),
+        chunks,
         media_type="application/x-asciicast",
         headers={"content-disposition": f'inline; filename="{name}"'},
     )
