@@ -1,4 +1,4 @@
-"""What goes wrong between a driver and a terminal, each as it was seen in other systems (docs/explanation/terminals.md)."""
+"""What goes wrong between a driver and a terminal, as seen in other systems (docs/explanation/terminals.md)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def test_p09_a_cancel_wakes_whoever_waits_for_a_silent_program(desk: Bench, prof
 _ASK = r"""
 import os, select, sys, tty, time
 tty.setraw(0)
-for asked in (b"\x1b[6n", b"\x1b[c", b"\x1b[>c", b"\x1b[5n", b"\x1b[?u", b"\x1b]11;?\x07", b"\x1b[>0q", b"\x1b[?2026$p"):
+asks = b"\x1b[6n \x1b[c \x1b[>c \x1b[5n \x1b[?u \x1b]11;?\x07 \x1b[>0q \x1b[?2026$p"
+for asked in asks.split():
     for byte in asked:
         os.write(1, bytes([byte]))
         time.sleep(0.002)
@@ -75,7 +76,8 @@ def test_p14_each_question_is_answered_though_it_comes_byte_by_byte(desk: Bench)
     directory.mkdir()
     (desk.directory / "ask.py").write_text(_ASK)
     (directory / "asks.toml").write_text(
-        f'name = "asks"\nkind = "screen"\nargv = ["{{python}}", "-I", "{desk.directory / "ask.py"}"]\nready_seconds = 20\n'
+        f'name = "asks"\nkind = "screen"\nready_seconds = 20\n'
+        f'argv = ["{{python}}", "-I", "{desk.directory / "ask.py"}"]\n'
         "[screen]\nsettle_seconds = 0.2\n[screen.composer]\nstart = '^> ready()$'\n"
     )
     with bench(desk.directory / "other", profiles=directory) as other:
