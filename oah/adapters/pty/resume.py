@@ -122,8 +122,9 @@ class Conversation:
             return {}
         found: list[tuple[int, bool, str, Path]] = []
         try:
-            for path in self._home.glob(rules.record.replace(REF, "*")):
-                ref = ref_in(rules.record, path.relative_to(self._home).as_posix())
+            base, record = self._base(rules)
+            for path in base.glob(record.replace(REF, "*")):
+                ref = ref_in(record, path.relative_to(base).as_posix())
                 status = path.lstat()
                 if ref is not None and stat.S_ISREG(status.st_mode):
                     found.append((status.st_mtime_ns, ref != self.opening.session_ref, ref, path))
@@ -132,6 +133,14 @@ class Conversation:
         except OSError:
             pass  # what cannot be read is no record
         return {ref: path for _, _, ref, path in sorted(found)}
+
+    def _base(self, rules: ResumeRules) -> tuple[Path, str]:
+        """Where records lie: below HOME, or where the session's environment has put them."""
+        moved = self._spec.env.get(rules.root) if rules.root else None
+        if not moved:
+            return self._home, rules.record
+        first = "/".join(part for part in rules.record.split("/*")[0].split("/"))
+        return Path(moved), rules.record.removeprefix(rules.moved_from + "/") if first else rules.record
 
     def _latest(self, known: str | None) -> str | None:
         """The newest record's name, unless it was there before and is not ours."""

@@ -9,6 +9,7 @@
   (``message.content[type=tool_use].id``); ``dangling``: ``cut`` where a call without an answer may be cut off, else
   (``fresh``) such a conversation is given up.
 * ``refused``: lines that say that it cannot go on.
+* ``root``: a variable of the environment that names the record's first directory, where it is set.
 * ``any_cwd``: its conversations are not bound to the directory in which they began.
 """
 
@@ -26,7 +27,7 @@ from oah.errors import InvalidRequest
 REF = "{ref}"
 _UUID = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,199}\Z")
-_KEYS = frozenset({"new", "argv", "capture", "record", "calls", "answers", "dangling", "refused", "any_cwd"})
+_KEYS = frozenset({"new", "argv", "capture", "record", "calls", "answers", "dangling", "refused", "any_cwd", "root"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class ResumeRules:
     records: RecordRules = field(default_factory=RecordRules)
     refused: tuple[Pattern, ...] = ()
     any_cwd: bool = False
+    root: str = ""
 
     def arguments(self, ref: str, *, new: bool) -> tuple[str, ...]:
         """What is added to the command."""
@@ -105,6 +107,7 @@ def resume_rules(table: Mapping[str, Any], compile_: Callable[[str], Pattern], *
         ),
         refused=tuple(compile_(each) for each in _texts(table, "refused", source)),
         any_cwd=any_cwd,
+        root=str(table.get("root", "")),
     )
 
 
