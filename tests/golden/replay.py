@@ -151,7 +151,7 @@ class Replay:
             return
         said = self._reply() if reading.condition is Condition.READY else self._before
         self._state, verdict = turn.judge(
-            self._state, reading, answered=said != self._before, now=now, rules=self.recorded.rules.turn
+            self._state, reading, answered=bool(said) and said != self._before, now=now, rules=self.recorded.rules.turn
         )
         if isinstance(verdict, turn.Over | turn.Unseen):
             self.turns[-1].over_at, self.turns[-1].reply = now, self._reply()

@@ -132,7 +132,7 @@ def test_without_its_screen_it_goes_on_with_its_conversation(
 ) -> None:
     talk = Talk(fleet, model, tmp_path, f"{name}-headless")
     first, second = secrets.token_hex(6), secrets.token_hex(6)
-    assert talk.say(f"hold {first}").strip('" ').endswith(f"heard=hold {first}")
+    assert f"hold {first}" in talk.say(f"hold {first}")
     assert f"hold {second}" in talk.say(f"hold {second}")
     assert sum(text.count(first) for text in talk.question(second).texts) == 1
 

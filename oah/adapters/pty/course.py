@@ -208,7 +208,7 @@ class Course:
         self._shown_at = time.monotonic()
         self._latest = self._reply(screen, working=reading.condition is Condition.WORKING)
         moved = self.screen.rules.screen.composer.at_cursor and _line_of(screen, reading) > self._mark
-        answered = self._latest != self._before or moved or self.watch.cancelled
+        answered = bool(self._latest and self._latest != self._before) or moved or self.watch.cancelled
         if self._latest != self._before and reading.dialog is None:
             self.hearing.show(self._growing.look(self._latest))
         return answered

@@ -136,11 +136,11 @@ class Conversation:
 
     def _base(self, rules: ResumeRules) -> tuple[Path, str]:
         """Where records lie: below HOME, or where the session's environment has put them."""
-        moved = self._spec.env.get(rules.root) if rules.root else None
-        if not moved:
+        name, beginning = rules.root
+        moved = self._spec.env.get(name) if name else None
+        if not moved or not os.path.isabs(moved):
             return self._home, rules.record
-        first = "/".join(part for part in rules.record.split("/*")[0].split("/"))
-        return Path(moved), rules.record.removeprefix(rules.moved_from + "/") if first else rules.record
+        return Path(moved), rules.record.removeprefix(beginning + "/")
 
     def _latest(self, known: str | None) -> str | None:
         """The newest record's name, unless it was there before and is not ours."""
@@ -176,7 +176,9 @@ class Conversation:
             return Judgement(State.BROKEN, 0, f"it cannot be read: {error.strerror}")
 
     def _ours(self, path: Path, status: os.stat_result) -> bool:
-        below = os.path.realpath(path.parent).startswith(os.path.realpath(self._home) + os.sep)
+        assert self.rules is not None
+        base, _ = self._base(self.rules)
+        below = os.path.realpath(path.parent).startswith(os.path.realpath(base) + os.sep)
         own = self._spec.uid is None or status.st_uid == self._spec.uid
         return below and own and stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 

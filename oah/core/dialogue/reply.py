@@ -40,8 +40,9 @@ def reply(screen: Screen, text: str, rules: ReplyRules, composer: ComposerRule, 
         visible = _trimmed(screen.lines[: found.first] if found is not None else screen.lines, rules)
         begins = [at for at, line in enumerate(visible) if rules.begin.search(line)]
         said = _told(visible[begins[-1] :], rules) if begins else []
-        if not begins and screen.alternate and rules.echo is not None and not _echoes(visible, rules):
-            said = _told(lines, replace(rules, begin=None))  # its beginning has scrolled out of reach
+        if not begins and screen.alternate and rules.echo is not None and _is_scrolled(visible, rules):
+            rest = lines[_after(lines, text, rules, first=False) :]  # its beginning has scrolled out of reach
+            said = _told(rest, replace(rules, begin=None))
             return textwrap.dedent("\n".join(said)).strip("\n")
     return _dedented(said, rules).strip("\n")
 
@@ -94,8 +95,10 @@ def _echoed(line: str, rules: ReplyRules) -> str:
     return line if found is None else found.group(1) or ""
 
 
-def _echoes(lines: Sequence[str], rules: ReplyRules) -> bool:
-    return rules.echo is not None and any(rules.echo.search(line) for line in lines)
+def _is_scrolled(lines: Sequence[str], rules: ReplyRules) -> bool:
+    """Whether our text has scrolled away, or stays on top while what follows it scrolls."""
+    shown = [line for line in lines if line.strip()]
+    return rules.echo is not None and not any(rules.echo.search(line) for line in shown[1:])
 
 
 def _told(lines: Sequence[str], rules: ReplyRules) -> list[str]:

@@ -9,7 +9,8 @@
   (``message.content[type=tool_use].id``); ``dangling``: ``cut`` where a call without an answer may be cut off, else
   (``fresh``) such a conversation is given up.
 * ``refused``: lines that say that it cannot go on.
-* ``root``: a variable of the environment that names the record's first directory, where it is set.
+* ``root``: ``NAME=DIRECTORY``: a variable of the environment that names another place for that beginning of the
+  record's path.
 * ``any_cwd``: its conversations are not bound to the directory in which they began.
 """
 
@@ -41,7 +42,7 @@ class ResumeRules:
     records: RecordRules = field(default_factory=RecordRules)
     refused: tuple[Pattern, ...] = ()
     any_cwd: bool = False
-    root: str = ""
+    root: tuple[str, str] = ("", "")
 
     def arguments(self, ref: str, *, new: bool) -> tuple[str, ...]:
         """What is added to the command."""
@@ -92,6 +93,9 @@ def resume_rules(table: Mapping[str, Any], compile_: Callable[[str], Pattern], *
         raise _invalid(source, "resume.argv is missing")
     if not isinstance(record, str) or record.startswith("/") or ".." in record.split("/") or record.count(REF) > 1:
         raise _invalid(source, "resume.record must be a glob below HOME with one {ref}")
+    root, _, moved = str(table.get("root", "")).partition("=")
+    if root and not (moved and record.startswith(moved + "/")):
+        raise _invalid(source, "resume.root must be NAME=DIRECTORY with a beginning of resume.record")
     if dangling not in ("cut", "fresh"):
         raise _invalid(source, f"resume.dangling {dangling!r}: one of cut, fresh")
     capture, any_cwd = table.get("capture", ""), table.get("any_cwd", False)
@@ -107,7 +111,7 @@ def resume_rules(table: Mapping[str, Any], compile_: Callable[[str], Pattern], *
         ),
         refused=tuple(compile_(each) for each in _texts(table, "refused", source)),
         any_cwd=any_cwd,
-        root=str(table.get("root", "")),
+        root=(root, moved),
     )
 
 
