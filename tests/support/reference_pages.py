@@ -1,18 +1,21 @@
-"""Tables of docs/reference/ that come from the code: metrics, routes, Redis keys, scripts.
+"""Tables of docs/reference/ that come from the code: metrics, routes, agents, Redis keys, scripts.
 
 ``python -m tests.support.reference_pages`` writes them; a test compares. (Commands: ``commands_page``.)
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 
 from oah.adapters.prometheus.table import METRICS
+from oah.adapters.pty.profiles import load_profiles
 from oah.adapters.redis.keys import KEYS
 from oah.adapters.redis.scripts import load
 from oah.api.app import ROUTERS
+from oah.core.dialogue.profile import Kind
 from tests.support.source import PACKAGE, ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -71,9 +74,29 @@ def scripts() -> str:
     return _table("script | over maxmemory | arguments | does | repeated | answers", rows)
 
 
+def _named(resume: Mapping[str, Any]) -> str:
+    if not resume:
+        return "-"
+    return "at the start" if resume.get("new") else "when it says so"
+
+
+def agents() -> str:
+    """Every profile that ships."""
+    rows = []
+    for name, profile in sorted(load_profiles().items()):
+        version = profile.tables.get("version", {})
+        resume = profile.tables.get("resume", {})
+        named = "with its reply" if profile.kind is Kind.HEADLESS else _named(resume)
+        known = ", ".join(f"{each}…" for each in version.get("known", ())) or "-"
+        program = profile.argv[0] if profile.argv and not profile.argv[0].startswith("{") else "-"
+        rows.append([f"`{name}`", str(profile.kind), f"`{program}`" if program != "-" else "-", known, named])
+    return _table("agent | kind | program | known | conversation gets its name", rows)
+
+
 TABLES: dict[str, tuple[Path, Callable[[], str]]] = {
     "metrics": (REFERENCE / "metrics.md", metrics),
     "routes": (REFERENCE / "http.md", routes),
+    "agents": (REFERENCE / "agents.md", agents),
     "keys": (REFERENCE / "protocol.md", keys),
     "scripts": (REFERENCE / "protocol.md", scripts),
 }
