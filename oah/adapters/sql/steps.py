@@ -112,8 +112,8 @@ class Steps(Aggregate):
             )
             return run.worker_id
 
-    def input_given(self, inside: Inside, command_id: int, delivery: Delivery) -> Told:
-        """What was not typed leaves the run waiting, as before."""
+    def input_given(self, inside: Inside, command_id: int, delivery: Delivery, *, resumed: bool) -> Told:
+        """What was not typed leaves the run waiting, as before; one that somebody else's input has resumed goes on."""
         with self._inside(inside, active=False) as (transaction, run):
             answered = (
                 update(worker_commands)
@@ -122,9 +122,8 @@ class Steps(Aggregate):
             )
             first = transaction.connection.execute(answered).rowcount
             typed = delivery in (Delivery.DELIVERED, Delivery.UNVERIFIED)
-            if not first or typed or run.status is not RunStatus.RUNNING or not _ours(run, inside.fence):
-                return Told(run)
-            return _wait_again(transaction, run)
+            ours = run.status is RunStatus.RUNNING and _ours(run, inside.fence)
+            return _wait_again(transaction, run) if first and resumed and not typed and ours else Told(run)
 
     def notice(self, session_id: SessionId, run_id: RunId, attempt: int, data: Mapping[str, Any]) -> int:
         """Under the session's lock."""
