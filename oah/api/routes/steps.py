@@ -111,9 +111,10 @@ def give_input(run_id: Named, body: InputBody, desk: Desk, caller: Caller) -> Re
     """Answer a run that waits: typed to its agent, then the run goes on. 409 for one that does not wait."""
     request = RunId(desk.context.ids.new("run"))
     pause = LOOK_EVERY.total_seconds()
-    run, delivery = _speaking(desk, caller, run_id).answer(
-        body.input, request, lambda: threading.Event().wait(pause), tries=steer.PATIENCE // LOOK_EVERY
-    )
+    with desk.steering():
+        run, delivery = _speaking(desk, caller, run_id).answer(
+            body.input, request, lambda: threading.Event().wait(pause), tries=steer.PATIENCE // LOOK_EVERY
+        )
     return answer({**_status(run), "delivery": delivery}, 202)
 
 
