@@ -379,4 +379,3 @@ class StoreCounts:
     """Sessions of the ``ready_runs``."""
     locked_sessions: int = 0
     """Sessions with an owner row and an eligible run."""
-
