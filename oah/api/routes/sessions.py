@@ -108,7 +108,7 @@ def queue(session_id: Named, desk: Desk, caller: Caller, limit: Limit = 100) -> 
     context = desk.context
     session = context.store.session(SessionId(session_id), caller.workspace_id)
     runs = context.store.queue_of(session.id, limit=limit)
-    reasons = explain.wait_reasons(context.store, context.broker, runs)
+    reasons = explain.wait_reasons(context.store, desk.look, runs)
     return page(run_document(run, wait_reason=reasons.get(run.id), excerpt=True) for run in runs)
 
 
