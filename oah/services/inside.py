@@ -79,7 +79,7 @@ class Speaking:
         owner = self.store.ask_input(self.inside, text, request_id=request)
         if owner is not None:
             with contextlib.suppress(Unavailable):
-                self.broker.look([owner])
+                self.broker.look([owner], quick=True)
         try:
             delivery = self._answered(request, pause, tries)
             run = self.store.run(self.inside.run_id, self.inside.workspace_id)

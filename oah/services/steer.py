@@ -28,7 +28,7 @@ def call(store: Store, broker: Broker, accepted: Accepted) -> int:
     owner = accepted.run.worker_id
     if owner is not None and not accepted.replayed:
         try:
-            broker.look([owner])
+            broker.look([owner], quick=True)
         except Unavailable:
             pass  # it reads its commands with every heartbeat
     return store.session(accepted.run.session_id, None).event_seq
