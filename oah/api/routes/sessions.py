@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from oah.api.auth import Caller, needs
+from oah.api.auth import Caller, demand, needs
 from oah.api.render import answer, page, run_document, session_document
 from oah.api.schemas import Cursor, Filter, Limit, Named, SecretRef, SessionBody, SessionChanges
 from oah.api.state import Desk
@@ -122,7 +122,10 @@ def pause(session_id: Named, desk: Desk, caller: Caller) -> Response:
 
 @router.post("/{session_id}/resume", **needs(Scope.RUN))
 def resume(session_id: Named, desk: Desk, caller: Caller, *, unkillable: Annotated[bool, Query()] = False) -> Response:
-    """Undo a pause; with `?unkillable=true` also the hold for a process that could not be killed: you have looked."""
+    """Undo a pause; with `?unkillable=true` also the hold for a process that could not be killed: you have looked
+    (scope `operate`)."""
+    if unkillable:
+        demand(caller, Scope.OPERATE)
     context = desk.context
     session = sessions.resume(
         context.store,
