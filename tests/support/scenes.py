@@ -127,6 +127,12 @@ class Scene:
                 self.client.uncordon(worker_id)
             self._wait_cordoned(others, cordoned=False)
 
+    def cordon(self, name: str) -> None:
+        """Until it is: a command is a row that the worker has to read."""
+        worker_id = self.worker_ids()[name]
+        self.client.cordon(worker_id)
+        self._wait_cordoned([worker_id], cordoned=True)
+
     def _wait_cordoned(self, ids: Sequence[str], *, cordoned: bool) -> None:
         def done() -> bool:
             seen = {worker["id"]: worker["cordoned"] for worker in self.client.workers()}

@@ -230,7 +230,9 @@ def _wait(connection: Connection, webhook: Webhook) -> timedelta | None:
     earliest = select(func.min(webhook_deliveries.c.next_at)).where(*mine).scalar_subquery()
     row = connection.execute(
         select(age_us(earliest), age_us(webhooks.c.not_before)).where(webhooks.c.id == webhook.id)
-    ).one()
+    ).first()
+    if row is None:  # deleted meanwhile
+        return None
     due_us, left_alone_us = row
     ages: list[int | None] = [due_us, left_alone_us]
     if ages[0] is None:

@@ -79,7 +79,7 @@ def _tell(stage: Stage, plan: Plan, story: Story) -> None:
     stage.heal()
     healed = time.monotonic()
     users.finish(within=ANSWERED_WITHIN)
-    stage.fleet.wait_workers(within=60)
+    _patiently(lambda: stage.fleet.wait_workers(within=60) or True)
     for session in users.told.sessions:
         _patiently(lambda session=session: stage.fleet.client.resume_session(session))
     _end_skewed(stage, plan, witness)
@@ -87,7 +87,7 @@ def _tell(stage: Stage, plan: Plan, story: Story) -> None:
     took = time.monotonic() - healed
     if quiet and _put_back(stage, witness):
         quiet = _becomes_quiet(witness, story)
-    figures, silent = still_life(witness, stage.fleet.client, stage.log) if quiet else ({}, [])
+    figures, silent = _patiently(lambda: still_life(witness, stage.fleet.client, stage.log)) if quiet else ({}, [])
     if quiet:
         _becomes_quiet(witness, story)
     users.told.cancels += [(run, {"result": "removed"}) for run in stage.skewed]
