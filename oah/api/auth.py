@@ -190,8 +190,13 @@ class _Scoped:
         self._scope = scope
 
     async def __call__(self, caller: Caller) -> None:
-        if not caller.may(self._scope):
-            raise Forbidden(f"the key has no scope '{self._scope}'", hint="ask an admin for a key that has it")
+        demand(caller, self._scope)
+
+
+def demand(caller: Principal, scope: KeyScope) -> None:
+    """For what only one form of a call needs. Raises Forbidden."""
+    if not caller.may(scope):
+        raise Forbidden(f"the key has no scope '{scope}'", hint="ask an admin for a key that has it")
 
 
 def needs(scope: KeyScope) -> dict[str, Any]:

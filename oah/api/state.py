@@ -14,6 +14,7 @@ from oah.api.auth import Keyring
 from oah.api.batch import SubmitBatches
 from oah.api.context import ApiContext
 from oah.api.hearing import Hearing
+from oah.api.looks import Looks
 from oah.api.rooms import Rooms
 from oah.api.stream import Streams
 from oah.api.waiting import Waiters
@@ -42,6 +43,7 @@ class ApiState:
         """Threads behind the requests; one that has failed makes the process unready."""
         self.batches = SubmitBatches(self._commit, committed=self._committed, telemetry=context.telemetry)
         self.stopping = threading.Event()
+        self.look = Looks(context.broker)
         self._steers = threading.BoundedSemaphore(STEERS_AT_ONCE)
         self._workspaces: dict[SessionId, WorkspaceId] = {}
 

@@ -47,7 +47,7 @@ class LetterCalls(Calls):
         ``{items: [{id, outcome, run_id, error}], done, failed, job, more}``; ``job`` when there are many."""
         where = _where(workspace, kind, session, code, since, None)
         body = {"ids": list(ids)} if ids is not None else {"filter": where}
-        return self._one("POST", "/v1/dead-letters/redrive", body={**body, "dry_run": dry_run})
+        return self._one("POST", "/v1/dead-letters/redrive", body={**body, "dry_run": dry_run}, once=True)
 
     def purge(
         self,
@@ -68,7 +68,7 @@ class LetterCalls(Calls):
         params: dict[str, Any] = {**where, **given(id=None if ids is None else list(ids))}
         params |= {"all": "true"} if everything else {}
         params |= {"dry_run": "true"} if dry_run else {}
-        return self._one("DELETE", "/v1/dead-letters", params=params)
+        return self._one("DELETE", "/v1/dead-letters", params=params, once=True)
 
 
 def _where(

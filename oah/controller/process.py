@@ -115,7 +115,6 @@ class Services:
             Duty("forget", rules.audit_every, self.forget),
             Duty("poison", rules.audit_every, self.poison),
             Duty("letters", rules.measure_every, self.letters),
-            Duty("jobs", rules.jobs_every, context.tell_jobs),
             Duty("measure_jobs", rules.measure_every, self.jobs),
         )
         return Rota(duties, context.clock, context.epochs, going_on=self.going_on)
@@ -179,7 +178,9 @@ class _Leading:
         only = self.leadership.only
         promote = self._loop("promote", only(lambda: _promote(self._context, self.services)), rules.tick_every)
         relay = self._loop("relay", only(lambda: _relay(self._context, self.services)), rules.relay_every)
-        loops: list[Component] = [self._leader, promote, relay]
+        # Apart from the rota: the Redis of jobs may be another one, and away.
+        jobs = self._loop("tell_jobs", only(lambda: _tell_jobs(self._context)), rules.jobs_every)
+        loops: list[Component] = [self._leader, promote, relay, jobs]
         if self.services.prune is not None:  # apart: it deletes for seconds, and nobody's recovery may wait for it
             prune = self.services.prune
             loops.append(self._loop("prune", only(lambda: _prune(prune, self.leadership)), rules.prune_every))
@@ -225,6 +226,11 @@ def _promote(context: ControllerContext, services: Services) -> timedelta | None
 
 def _prune(prune: Prune, leadership: Leadership) -> timedelta | None:
     prune(leadership.leads)
+    return None
+
+
+def _tell_jobs(context: ControllerContext) -> timedelta | None:
+    context.tell_jobs()
     return None
 
 

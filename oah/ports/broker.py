@@ -210,8 +210,8 @@ class Signals(Protocol):
         Uses a connection of its own, and may be called by one thread at a time."""
         ...
 
-    def look(self, workers: Iterable[WorkerId]) -> None:
-        """Push ``look`` on the control lists."""
+    def look(self, workers: Iterable[WorkerId], *, quick: bool = False) -> None:
+        """Push ``look`` on the control lists. ``quick``: a user waits; give up after ``submit_timeout``."""
         ...
 
     def wake(self, lanes: Iterable[Lane]) -> None:

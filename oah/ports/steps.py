@@ -127,8 +127,8 @@ class StepStore(Protocol):
         Conflict ``run_not_waiting``."""
         ...
 
-    def input_given(self, inside: Inside, command_id: int, delivery: Delivery) -> Told:
-        """Answer the command, once; when nothing was typed the run, which was resumed for it, waits again."""
+    def input_given(self, inside: Inside, command_id: int, delivery: Delivery, *, resumed: bool) -> Told:
+        """Answer the command, once; when nothing was typed and the run was ``resumed`` for it, it waits again."""
         ...
 
     def notice(self, session_id: SessionId, run_id: RunId, attempt: int, data: Mapping[str, Any]) -> int:

@@ -95,7 +95,7 @@ def _hurry(store: Store, broker: Broker, found: Cancelled, kill_after: timedelta
     data = {"after_ms": kill_after // timedelta(milliseconds=1)}
     store.command_run(found.owner, CommandKind.KILL, found.run.id, found.run.attempt, by=by, data=data)
     with contextlib.suppress(Unavailable):  # it reads its commands with every heartbeat
-        broker.look([found.owner])
+        broker.look([found.owner], quick=True)
 
 
 def _cancel_child(store: Store, broker: Broker, epoch: EpochId | None, child: Child) -> bool:
@@ -130,7 +130,7 @@ def _tell(store: Store, broker: Broker, epoch: EpochId | None, found: Cancelled)
         broker.publish([(found.run.session_id, found.after.event_number)])
     match found.result:
         case CancelResult.SIGNALLED:
-            broker.look([found.owner] if found.owner is not None else [])
+            broker.look([found.owner] if found.owner is not None else [], quick=True)
         case CancelResult.REMOVED if epoch is not None:
             _forget(store, broker, epoch, found)
         case _:

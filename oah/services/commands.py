@@ -23,7 +23,7 @@ def command(store: Store, broker: Broker, named: str, kind: CommandKind, *, by: 
     report = find(broker, named)
     store.command_worker(WorkerId(report.id), kind, by=by)
     try:
-        broker.look([report.id])
+        broker.look([report.id], quick=True)
     except Unavailable:
         return report  # the worker reads its commands at its next look
     return report

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -48,9 +48,9 @@ def dispatch(broker: Broker) -> Dispatch:
         return Dispatch(away=True)
 
 
-def wait_reasons(store: Store, broker: Broker, runs: Sequence[Run]) -> dict[RunId, WaitReason]:
-    """Of those of the runs that wait; two statements and three calls, or none when no run is queued, and one statement
-    for all that wait for an answer."""
+def wait_reasons(store: Store, look: Callable[[], Dispatch], runs: Sequence[Run]) -> dict[RunId, WaitReason]:
+    """Of those of the runs that wait. ``look``: at the broker; two statements and one look, or none when no run is
+    queued, and one statement for all that wait for an answer."""
     found: dict[RunId, WaitReason] = {}
     asking = store.waits_for([run.id for run in runs if run.status is RunStatus.WAITING_TOOL])
     for run in runs:
@@ -60,15 +60,15 @@ def wait_reasons(store: Store, broker: Broker, runs: Sequence[Run]) -> dict[RunI
             step = asking.get(run.id)
             found[run.id] = reason if step is None else _asked(reason, step)
     queued = [run.id for run in runs if run.status is RunStatus.QUEUED]
-    return {**found, **reasons_of(store, broker, queued)}
+    return {**found, **_reasons_of(store, look, queued)}
 
 
-def reasons_of(store: Store, broker: Broker, queued: Sequence[RunId]) -> dict[RunId, WaitReason]:
+def _reasons_of(store: Store, look: Callable[[], Dispatch], queued: Sequence[RunId]) -> dict[RunId, WaitReason]:
     """Of those that are still queued."""
     facts = store.waits(queued) if queued else {}
     if not facts:
         return {}
-    at = dispatch(broker)
+    at = look()
     return {run_id: _reason(each, at) for run_id, each in facts.items()}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from oah.core.model.ids import RunId
 from oah.core.model.run import Run, Step
 from oah.core.policy import admission
-from oah.errors import Conflict, InvalidRequest, Unavailable
+from oah.errors import Conflict, InDoubt, InvalidRequest, Unavailable
 from oah.ports.broker import Broker
 from oah.ports.commands import Delivery
 from oah.ports.steps import Inside, NewStep, StepKind, StepOutcome, Told
@@ -71,20 +71,27 @@ class Speaking:
     def answer(self, text: str, request: RunId, pause: Callable[[], object], *, tries: int) -> tuple[Run, Delivery]:
         """Say it to the run that waits; the run afterwards. ``pause``: called between ``tries`` looks for the answer.
 
-        Raises InvalidRequest, NotFound, Conflict (``run_not_waiting``, ``input_unsupported``), Unavailable.
+        Raises InvalidRequest, NotFound, Conflict (``run_not_waiting``, ``input_unsupported``), Unavailable: nothing was
+        and will be said; InDoubt: it may have been, a repetition could answer another question.
         """
         admission.run_input(text, self.rules)
         admission.spoken(text)
         owner = self.store.ask_input(self.inside, text, request_id=request)
         if owner is not None:
             with contextlib.suppress(Unavailable):
-                self.broker.look([owner])
-        delivery = self._answered(request, pause, tries)
+                self.broker.look([owner], quick=True)
+        try:
+            delivery = self._answered(request, pause, tries)
+            run = self.store.run(self.inside.run_id, self.inside.workspace_id)
+        except Unavailable as error:
+            if error.code == steer.SILENT:
+                raise
+            raise InDoubt(f"the text may have been said: {error.message}") from error
         if delivery is Delivery.MISSED:
             raise Conflict("the run did not wait any more; nothing was said", code="run_not_waiting")
         if delivery is Delivery.UNSUPPORTED:
             raise Conflict("the agent of this run takes no input while it works", code="input_unsupported")
-        return self.store.run(self.inside.run_id, self.inside.workspace_id), delivery
+        return run, delivery
 
     def _answered(self, request: RunId, pause: Callable[[], object], tries: int) -> Delivery:
         for _ in range(tries):

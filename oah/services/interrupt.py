@@ -31,7 +31,8 @@ def make_way(store: Store, broker: Broker, epoch: EpochId | None, new: NewRun, a
             _end_retry(store, broker, epoch, new)
             return
         if stopped.worker_id is not None:
-            broker.look([stopped.worker_id])
+            with contextlib.suppress(Unavailable):  # its next mark says it
+                broker.look([stopped.worker_id], quick=True)
         cancel_children(store, broker, epoch, stopped.run_id)
 
 

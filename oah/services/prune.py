@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from oah.core.model.artifact import prefixes
+from oah.core.model.ids import RunId
 from oah.core.policy.retention import Aged, Due, Rules, plan
 from oah.ports.blobs import Blobs
 from oah.ports.broker import Registry
@@ -82,4 +84,12 @@ class Prune:
             return len(found.ids), found.mark
         for key in found.blobs:
             self.blobs.delete(key)
+        for run_id in found.ids:
+            self._unnamed(run_id)
         return self.store.prune_runs(found.ids, age), found.mark
+
+    def _unnamed(self, run_id: RunId) -> None:
+        """Recordings of attempts that were lost, answers of those that were tried again: no row names them."""
+        for prefix in prefixes(run_id):
+            for key in list(self.blobs.keys(prefix)):
+                self.blobs.delete(key)

@@ -132,7 +132,7 @@ def _end_agent(store: Store, broker: Broker, session_id: SessionId, *, by: str) 
     with contextlib.suppress(Unavailable, LeaseError):
         owner = store.command_session(session_id, CommandKind.CLOSE, by=by)
         if owner is not None:
-            broker.look([owner])
+            broker.look([owner], quick=True)
 
 
 def pause(

@@ -17,6 +17,8 @@ from oah.ports.broker import Broker
 from oah.ports.commands import Delivery
 from oah.ports.store import Accepted, NewRun, Store
 
+SILENT = "worker_silent"
+"""No worker took the text, and none will."""
 PATIENCE = timedelta(seconds=10)
 """How long the asker waits for the worker's answer; longer than the worker needs (``worker/speaker.py``)."""
 
@@ -26,7 +28,7 @@ def call(store: Store, broker: Broker, accepted: Accepted) -> int:
     owner = accepted.run.worker_id
     if owner is not None and not accepted.replayed:
         try:
-            broker.look([owner])
+            broker.look([owner], quick=True)
         except Unavailable:
             pass  # it reads its commands with every heartbeat
     return store.session(accepted.run.session_id, None).event_seq
@@ -48,7 +50,7 @@ def last_answer(store: Store, request: RunId) -> Delivery:
     if spoken.answer is not None:
         return spoken.answer
     if not spoken.taken and store.withdraw_command(spoken.command_id):
-        raise Unavailable("the run's worker does not answer; nothing was said", code="worker_silent")
+        raise Unavailable("the run's worker does not answer; nothing was said", code=SILENT)
     return answer(store, request) or Delivery.UNVERIFIED
 
 

@@ -68,11 +68,10 @@ class Hooks:
         if ended is not None:
             self._later(assignment, ended, facts)
 
-    def stop(self, within: timedelta) -> None:
-        """Wait so long for what was begun; the rest is left."""
-        end = self._context.clock.monotonic() + within.total_seconds()
-        while self._queue.unfinished_tasks and self._context.clock.monotonic() < end:
-            threading.Event().wait(0.05)
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being called or waits for it."""
+        return not self._queue.unfinished_tasks
 
     # --- calls ---
 

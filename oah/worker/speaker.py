@@ -46,10 +46,15 @@ class Speaker:
 
     def _speak(self, command: WorkerCommand) -> None:
         assignment = self._assignment(command)
-        delivery = Delivery.MISSED
-        if assignment is not None and (command.kind is not CommandKind.INPUT or self._resumed(command, assignment)):
-            delivery = self._say(assignment, command)
-        self._answer(command, assignment, delivery)
+        if command.kind is not CommandKind.INPUT:
+            delivery = Delivery.MISSED if assignment is None else self._say(assignment, command)
+            self._answer(
+                command, assignment, lambda: self._context.store.answer_command(command.id, delivery), delivery
+            )
+            return
+        resumed = assignment is not None and self._resumed(command, assignment)
+        given = self._say(assignment, command) if assignment is not None and resumed else Delivery.MISSED
+        self._answer(command, assignment, lambda: self._given(command, assignment, given, resumed=resumed), given)
 
     def _resumed(self, command: WorkerCommand, assignment: Assignment) -> bool:
         """Whether the run waited and goes on now: before it is told what it waited for, or it could be over sooner."""
@@ -89,11 +94,14 @@ class Speaker:
             log.exception("speaking to the agent of %s", assignment.fence.session_id)
             return Delivery.UNVERIFIED
 
-    def _answer(self, command: WorkerCommand, assignment: Assignment | None, delivery: Delivery) -> None:
+    def _answer(
+        self, command: WorkerCommand, assignment: Assignment | None, write: Callable[[], int], delivery: Delivery
+    ) -> None:
+        """``write``: writes it down; the number of its event."""
         log.info("run %s: said by %s: %s", command.run_id, command.by, delivery)
         for _ in range(ANSWERS):
             try:
-                number = self._written(command, assignment, delivery)
+                number = write()
             except Unavailable:
                 threading.Event().wait(0.5)
                 continue
@@ -104,9 +112,10 @@ class Speaker:
                 self.happened([(assignment.fence.session_id, number)])
             return
 
-    def _written(self, command: WorkerCommand, assignment: Assignment | None, delivery: Delivery) -> int:
-        """The number of the event; of an input there is one only when the run waits again."""
-        if command.kind is not CommandKind.INPUT or command.run_id is None:
-            return self._context.store.answer_command(command.id, delivery)
+    def _given(
+        self, command: WorkerCommand, assignment: Assignment | None, delivery: Delivery, *, resumed: bool
+    ) -> int:
+        """There is an event only when the run waits again."""
+        assert command.run_id is not None  # an input is about a run
         inside = Inside(command.run_id, fence=None if assignment is None else assignment.fence, by=command.by)
-        return self._context.store.input_given(inside, command.id, delivery).event_number
+        return self._context.store.input_given(inside, command.id, delivery, resumed=resumed).event_number

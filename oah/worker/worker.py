@@ -52,8 +52,8 @@ FLUSH_ENDS = 10.0
 """Seconds that a drain waits for outcomes to be recorded."""
 
 
-HOOKS_END = timedelta(seconds=5)
-"""How long a drain waits for hooks of runs that have ended."""
+HOOKS_END = 5.0
+"""Seconds that a drain waits for hooks of runs that have ended."""
 
 PARTS_END = 3.0
 """Seconds that a drain waits for its threads: one that hangs in a store is left behind, it starts nothing any more."""
@@ -210,7 +210,7 @@ class Worker(ThreadComponent):
         self._end_parked()
         self._wait_idle(30.0)
         self._flush()
-        self._hooks.stop(HOOKS_END)
+        self._wait_until(lambda: self._hooks.idle, HOOKS_END)
         for part in (self._ear, *self._loops, *reversed(self._engines), self._teller):
             part.stop(timedelta(0))
         begun = self._context.clock.monotonic()

@@ -41,7 +41,7 @@ def test_redis_away_for_three_leases_kills_no_agent(scene: Scene, emptied: bool)
         with scene.only("worker-3"):
             released = act.submit_all(act.sessions(2), "30 grandchild")
             act.wait_running(released)
-        scene.client.cordon(scene.worker_ids()["worker-3"])
+        scene.cordon("worker-3")
         short = act.submit_all(act.sessions(4), "6")
         long = act.submit_all(act.sessions(4), "25")
         conversation = act.session("shell")

@@ -174,6 +174,34 @@ def test_a_child_that_came_after_the_end_or_was_put_back_by_hand_stays(clerk: Cl
     assert to_cancel(clerk) == set()
 
 
+@pytest.mark.parametrize("then", ["released", "recovered", "retried"])
+def test_what_was_put_back_by_hand_stays_whatever_becomes_of_it(clerk: Clerk, then: str) -> None:
+    clerk.submit(run_id="p")
+    clerk.session("s2")
+    clerk.submit("s2", "child", parent_run_id=RunId("p"))
+    clerk.store.cancel(RunId("p"), None, by="me")
+    clerk.store.cancel(RunId("child"), None, by="me", reason=StopReason.PARENT)
+    clerk.store.requeue(RunId("child"), None, by="operator")
+    start = clerk.start("s2")
+    if then == "released":
+        assert clerk.store.release([fence_of(start)])[0].applied
+    elif then == "recovered":
+        assert clerk.recover(clerk.owner("s2")).applied
+    else:
+        assert clerk.settle(start, RunStatus.FAILED, retry=RetryPlan(timedelta(0), max_retries=1)).applied
+    assert (clerk.run("child").status, to_cancel(clerk)) == (RunStatus.QUEUED, set())
+
+
+def test_what_was_put_back_before_its_parent_was_cancelled_goes_with_it(clerk: Clerk) -> None:
+    clerk.submit(run_id="p")
+    clerk.session("s2")
+    clerk.submit("s2", "child", parent_run_id=RunId("p"))
+    clerk.store.cancel(RunId("child"), None, by="me")
+    clerk.store.requeue(RunId("child"), None, by="operator")
+    clerk.store.cancel(RunId("p"), None, by="me")
+    assert to_cancel(clerk) == {"child"}
+
+
 def test_parents_come_in_pages(clerk: Clerk) -> None:
     clerk.session("s2")
     for n in range(5):

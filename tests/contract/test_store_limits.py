@@ -14,6 +14,7 @@ from oah.core.model.session import SessionState
 from oah.core.model.timeout import TimeoutReason
 from oah.errors import Conflict, LimitReached, NotFound
 from oah.ports import steps
+from oah.ports.commands import Delivery
 from oah.ports.steps import Inside, NewStep, StepKind, StepOutcome
 from tests.support import eventually
 from tests.support.store_clerk import Clerk, fence_of
@@ -190,6 +191,23 @@ def test_a_run_waits_and_goes_on(clerk: Clerk, inside: Inside) -> None:
     assert clerk.store.steps(RunId("a"))[0].outcome == "completed"
     assert clerk.events()[-2:] == ["run.waiting_tool", "run.resumed"]
     assert inside.fence is not None and clerk.settle(inside.fence).applied
+    clerk.audit()
+
+
+def test_an_input_that_came_second_does_not_undo_the_first(clerk: Clerk, inside: Inside) -> None:
+    clerk.store.wait_run(inside, "approval", timeout=None)
+    asked = replace(inside, fence=None, by="key:1")
+    for request in ("first", "second"):
+        clerk.store.ask_input(asked, request, request_id=RunId(request))
+    first, second = clerk.store.take_commands(WorkerId("w.1"))
+    assert clerk.store.resume_run(inside).event_number
+    assert clerk.store.resume_run(inside).event_number == 0, "the first one's answer is what it waited for"
+    clerk.store.input_given(inside, first.id, Delivery.DELIVERED, resumed=True)
+    told = clerk.store.input_given(inside, second.id, Delivery.MISSED, resumed=False)
+    assert (told.run.status, told.event_number) == (RunStatus.RUNNING, 0)
+    assert clerk.store.steps(RunId("a"))[0].outcome == "completed"
+    answers = [clerk.store.spoken(RunId(request)) for request in ("first", "second")]
+    assert [each and each.answer for each in answers] == [Delivery.DELIVERED, Delivery.MISSED]
     clerk.audit()
 
 

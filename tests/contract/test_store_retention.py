@@ -11,6 +11,7 @@ import pytest
 
 from oah.adapters.blobs.directory import DirectoryBlobs
 from oah.adapters.sql.columns import MICROSECOND
+from oah.core.model.artifact import output_key, recording_key
 from oah.core.model.ids import RunId, SessionId, WorkerId
 from oah.core.model.run import RunStatus
 from oah.core.policy.retention import Aged, Rules, plan
@@ -200,6 +201,20 @@ def test_blobs_go_first_and_a_death_in_between_leaves_nothing(clerk: Clerk, blob
     gone = prune(clerk, blobs)
     assert (gone[Aged.RECORDINGS], gone[Aged.RUNS]) == (1, 2)
     assert list(blobs.keys()) == []
+
+
+def test_what_no_row_names_goes_with_its_run(clerk: Clerk, blobs: DirectoryBlobs, tmp_path: Path) -> None:
+    """A lost attempt's recording, the long answer of one that was tried again."""
+    for run in ("old", "older"):
+        done(clerk, run)
+    age_all(clerk, 31 * DAY)
+    done(clerk, "young")
+    for run in ("old", "older", "young"):
+        for key in (recording_key(run, 1), recording_key(run, 2), output_key(run, 1)):
+            blobs.put(key, b"x")
+    assert prune(clerk, blobs)[Aged.RUNS] == 2
+    assert sorted(blobs.keys()) == ["outputs/young/1.txt", "recordings/young/1.cast", "recordings/young/2.cast"]
+    assert sorted(path.name for path in (tmp_path / "blobs").glob("*/*")) == ["young", "young"], "no empty folder"
 
 
 def test_a_store_of_blobs_that_is_away_costs_no_row(clerk: Clerk, blobs: DirectoryBlobs) -> None:

@@ -249,6 +249,9 @@ def test_what_is_given_up_becomes_a_dead_letter_that_is_told_to_nobody(clerk: Cl
     delivery = clerk.store.delivery("wh_a", found.sendings[0].id, None)
     assert delivery.state is DeliveryState.FAILED
     [letter] = clerk.store.dead_letters(LetterFilter(kind=LetterKind.OUTBOX)).items
+    assert "https://" not in f"{letter.reason} {letter.payload}", (
+        "addresses carry secrets; who reads letters sees the host"
+    )
     assert (letter.subject, letter.session_id, letter.code) == (delivery.id, "s1", "webhook_exhausted")
     assert clerk.store.dead_letter(letter.id, None).payload["body"] == found.sendings[0].body
     assert clerk.events()[-1] == "dead_letter.added"

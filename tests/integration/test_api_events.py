@@ -286,6 +286,7 @@ def test_many_idle_streams_cost_one_statement_a_second(api):
         await asyncio.wait_for(asyncio.gather(*(until(reader, b"run.started") for reader, _ in watching)), 30)
         wanted = {session, *others}
         await asyncio.to_thread(eventually, lambda: api.state.streams.tailer._cursors.keys() == wanted)
+        await asyncio.to_thread(eventually, lambda: "heard" in api.store.calls, what="the submit is all over")
         seen = len(api.store.calls)
         begun = time.monotonic()
         await asyncio.to_thread(eventually, lambda: time.monotonic() - begun > 2.5)

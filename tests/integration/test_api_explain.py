@@ -56,11 +56,11 @@ def test_the_diagnosis_is_of_the_callers_workspace(api):
         assert (found["waiting"], found["unserved_lanes"], found["unplaced"]) == ([], [], [])
 
 
-def test_a_hold_for_what_could_not_be_killed_ends_when_somebody_says_so(api):
-
-    with api.http() as http:
+def test_a_hold_for_what_could_not_be_killed_ends_when_an_operator_says_so(api):
+    with api.http("operator") as http, api.http("runner") as runner:
         session = new_session(http)["id"]
         api.store.hold_session(SessionId(session), None, HoldReason.UNKILLABLE, until_in=None)
+        problem(runner.post(f"/v1/sessions/{session}/resume", params={"unkillable": "true"}), 403, "forbidden")
         found = http.get("/v1/diagnosis").json()
         assert [one["session_id"] for one in found["unkillable"]] == [session]
         assert http.post(f"/v1/sessions/{session}/resume").json()["holds"], "a resume is no such word"

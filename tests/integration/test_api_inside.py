@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 
 import httpx
 import pytest
 
+from oah.api import state
 from oah.core.model.ids import RunId, WorkerId
 from oah.core.model.question import Choice, DialogKind, Question
 from oah.core.model.run import RunStatus
@@ -213,7 +215,7 @@ class Owner:
             self.taken.append((command.kind, str(command.data["text"])))
             inside = Inside(RunId(agent.run.id), fence=agent.fence, by=command.by)
             api.store.resume_run(inside)
-            api.store.input_given(inside, command.id, delivery)
+            api.store.input_given(inside, command.id, delivery, resumed=True)
 
 
 def give(api: Deployment, agent: Agent, text: str = "yes") -> httpx.Response:
@@ -246,6 +248,16 @@ def test_input_that_was_not_typed_leaves_the_run_waiting(
     assert api.store.run(agent.run.id, None).status is RunStatus.WAITING_TOOL
     [step] = api.store.steps(agent.run.id)
     assert (step.name, step.ended_at) == ("may I?", None)
+
+
+def test_inputs_that_wait_leave_room_for_everybody_else(api: Deployment, agent: Agent) -> None:
+    agent.say("wait", reason="may I?")
+    with ExitStack() as others:
+        for _ in range(state.STEERS_AT_ONCE):
+            others.enter_context(api.state.steering())
+        answer = give(api, agent)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+    assert api.store.take_commands(WorkerId(WORKER)) == [], "nothing was said"
 
 
 def test_input_for_a_run_that_does_not_wait_is_a_conflict(api: Deployment, agent: Agent) -> None:

@@ -354,6 +354,9 @@ def test_what_must_not_be_there_twice_is_repeated_only_if_it_was_never_sent(paus
         lambda client: client.create_key("k"),
         lambda client: client.create_workspace("w"),
         lambda client: client.requeue("run_1"),
+        lambda client: client.redrive(["dl_1"]),
+        lambda client: client.purge(["dl_1"]),
+        lambda client: client.send_input("run_1", "yes"),
     ):
         for doubt in (httpx.ReadError("reset"), httpx.ReadTimeout("slow"), problem(503, "in_doubt"), problem(502, "x")):
             client, transport = scripted(doubt, ok({}))

@@ -1,4 +1,4 @@
-"""What a limit ends that no worker watches, as the broker sees it: sessions that have nothing left, and those that do."""
+"""What a limit ends that no worker watches, as the broker sees it: sessions that have nothing left, and others."""
 
 from datetime import UTC, datetime, timedelta
 

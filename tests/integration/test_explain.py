@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from oah.adapters.prometheus.telemetry import PrometheusTelemetry
+from oah.api.looks import Looks
 from oah.core.model.lane import Lane
 from oah.core.model.run import RunStatus
 from oah.core.model.session import HoldReason
@@ -94,16 +95,16 @@ def test_without_the_broker_sql_alone_is_asked(world: World) -> None:
     document = told(diagnose(leader.store, leader.broker, None, lease=LEASE))  # type: ignore[arg-type]
     assert (document["broker_away"], document["waiting_reasons"]) == (True, {"broker_away": 1})
     leader.broker.fails.add("view")
-    reasons = wait_reasons(leader.store, leader.broker, [run])  # type: ignore[arg-type]
+    reasons = wait_reasons(leader.store, Looks(leader.broker), [run])  # type: ignore[arg-type]
     assert reasons[run.id].code == "broker_away"
 
 
 def test_while_the_queues_are_rebuilt(world: World) -> None:
     run = world.submit(world.sessions[0]).run
     world.flush()
-    assert wait_reasons(world.store, world.broker, [run])[run.id].code == "rebuilding"
+    assert wait_reasons(world.store, Looks(world.broker), [run])[run.id].code == "rebuilding"
     world.lead(0, "epoch")
-    assert wait_reasons(world.store, world.broker, [run])[run.id].code == "no_worker"
+    assert wait_reasons(world.store, Looks(world.broker), [run])[run.id].code == "no_worker"
 
 
 def test_a_workspace_at_its_cap(world: World) -> None:
@@ -113,7 +114,7 @@ def test_a_workspace_at_its_cap(world: World) -> None:
     world.workers["w1"].claim(want=1)
     world.workers["w1"].start()
     [waiting] = [run for run in (world.store.run(name, None) for name in world.accepted) if run.status == "queued"]
-    assert wait_reasons(world.store, world.broker, [waiting])[waiting.id].code == "no_worker", "first of all"
+    assert wait_reasons(world.store, Looks(world.broker), [waiting])[waiting.id].code == "no_worker", "first of all"
     facts = world.store.waits([waiting.id])[waiting.id]
     assert facts.cap is not None and (facts.cap.active, facts.cap.most) == (1, 1)
 

@@ -319,6 +319,8 @@ def test_a_stopped_server_is_not_waited_for_longer_than_said(own_server: RealSer
     began = time.monotonic()
     with pytest.raises(Unavailable):
         broker.enqueue(desk.epoch, [Hear(SessionId("y"), RunId("r"), LANE, WS, INTERACTIVE)], quick=True)
+    with pytest.raises(Unavailable):
+        broker.look([W1], quick=True)
     assert time.monotonic() - began < 0.4
     own_server.signal(signal.SIGCONT)
     eventually(lambda: _caught(lambda: desk.renew(W1, (S, token))) is None, what="it answers again")

@@ -53,8 +53,11 @@ def cases(arena: Arena) -> Iterator[Cases]:
     found = _begin(arena)
     for case in found.values():
         _harm(case)
-    arena.fleet.wait_exit(found["both killed"].worker)
-    arena.fleet.restart(found["both killed"].worker)
+    both = found["both killed"]
+    arena.fleet.wait_exit(both.worker)
+    with processes.stopped(arena.fleet.pids["controller"]):  # or it may be faster than a restart on a busy machine
+        arena.fleet.restart(both.worker)
+        arena.wait(lambda: arena.events(both.run, "run.recovered"), both.run, within=30, what="its own worker does it")
     arena.wait_done(*[run for case in found.values() for run in (case.run, case.behind)], within=60)
     yield found
     for case in found.values():

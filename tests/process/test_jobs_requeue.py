@@ -10,6 +10,7 @@ from rq import Queue, Worker
 
 from oah.client import Client
 from oah.testing.fleet import API, CONTROLLER, Fleet
+from oah.testing.processes import alive
 from tests.support.quarantine import each_was_requeued_once, quarantine
 from tests.support.servers_redis import RealServer
 from tests.support.store_clerk import Behind
@@ -94,11 +95,3 @@ def wait(client: Client, job_id: str) -> dict:
     assert ended["state"] == "completed", ended
     assert looks == sorted(looks) and len(set(looks)) > 1
     return ended
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

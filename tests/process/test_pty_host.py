@@ -213,6 +213,7 @@ def test_the_host_is_deaf_to_what_a_terminal_or_a_supervisor_sends_its_group(own
 def test_the_host_keeps_its_secrets_from_agents_of_its_user(host: PtyHost) -> None:
     assert Path(f"/proc/{host.host_pid}/environ").read_bytes() == b""
     process = host.spawn(spec("sleep", nap(7110)))
+    eventually(lambda: processes.state(process.pid) == "S", what="its loader has closed what it had opened")
     fds = {os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")}
     assert len(fds) == 1, f"an agent has its terminal and nothing else: {fds}"
 

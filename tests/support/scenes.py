@@ -26,6 +26,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from oah.bootstrap.kit import PROFILES_DIR
 from oah.client import Client
+from oah.testing import processes
 from oah.testing.fleet import Fleet
 from oah.testing.ledger import Line, judge, read_ledger
 from oah.testing.profiles import install_testing_agents, ledger_runs
@@ -127,6 +128,12 @@ class Scene:
                 self.client.uncordon(worker_id)
             self._wait_cordoned(others, cordoned=False)
 
+    def cordon(self, name: str) -> None:
+        """Until it is: a command is a row that the worker has to read."""
+        worker_id = self.worker_ids()[name]
+        self.client.cordon(worker_id)
+        self._wait_cordoned([worker_id], cordoned=True)
+
     def _wait_cordoned(self, ids: Sequence[str], *, cordoned: bool) -> None:
         def done() -> bool:
             seen = {worker["id"]: worker["cordoned"] for worker in self.client.workers()}
@@ -138,7 +145,7 @@ class Scene:
         """SIGQUIT to the postmaster: every backend ends at once, as in a crash."""
         pid = self.postgres.handle.get_pid()
         os.kill(pid, signal.SIGQUIT)
-        eventually(lambda: not Path(f"/proc/{pid}").exists(), within=15, what="PostgreSQL is gone")
+        eventually(lambda: not processes.alive(pid), within=15, what="PostgreSQL is gone")
 
     def start_postgres(self) -> None:
         self.postgres.handle.ensure_postgres_running()

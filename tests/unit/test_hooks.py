@@ -127,14 +127,14 @@ def test_a_hook_that_hangs_is_killed_with_what_it_started() -> None:
     answer = call(hook("sh", "-c", f"trap '' TERM; {sleep} & echo hung; {sleep}", seconds=0.5))
     assert (answer.reason, answer.output) == ("timeout", "hung\n")
     assert time.monotonic() - begun < 5
-    assert napping(7601) == []
+    eventually(lambda: napping(7601) == [], what="what it started is gone")
 
 
 def test_a_hook_is_left_when_nobody_needs_it() -> None:
     gone = threading.Event()
     gone.set()
     assert call(hook("sleep", nap(7602)), stop=gone.is_set).reason == "interrupted"
-    assert napping(7602) == []
+    eventually(lambda: napping(7602) == [], what="what it started is gone")
 
 
 def test_what_a_hook_says_is_bounded_and_never_waits_for_us() -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from oah.adapters.pty.written import MOST_BYTES, written
+from oah.adapters.pty.written import written
 
 
 def cast(*events: tuple[str, str], height: int = 5, width: int = 20) -> list[bytes]:

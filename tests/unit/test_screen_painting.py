@@ -19,9 +19,13 @@ inputs = st.lists(st.sampled_from(SEQUENCES + TEXTS), max_size=30).map("".join)
 def _cells(model: ScreenModel) -> object:
     model.look()
     grid = model._on
-    return [
-        [grid.buffer[row][column] for column in range(COLUMNS)] for row in range(ROWS)
-    ], (grid.cursor.y, grid.cursor.x, grid.cursor.hidden, grid.cursor.attrs, grid.margins)
+    return [[grid.buffer[row][column] for column in range(COLUMNS)] for row in range(ROWS)], (
+        grid.cursor.y,
+        grid.cursor.x,
+        grid.cursor.hidden,
+        grid.cursor.attrs,
+        grid.margins,
+    )
 
 
 @given(inputs, inputs)

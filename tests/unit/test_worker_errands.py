@@ -117,6 +117,18 @@ def test_a_command_that_is_gone_and_an_agent_that_breaks_end_nothing() -> None:
     assert answered(store) == [(7, Delivery.UNVERIFIED)]
 
 
+@pytest.mark.parametrize(("event", "delivery"), [(9, Delivery.DELIVERED), (0, Delivery.MISSED)])
+def test_an_input_is_said_by_whoever_has_resumed_the_run(event: int, delivery: Delivery) -> None:
+    store = Scripted(resume_run=[SimpleNamespace(event_number=event)], input_given=[SimpleNamespace(event_number=0)])
+    agent = says(Delivery.DELIVERED)
+    desk = Desk(store, agent)
+    desk.errands(desk.command(CommandKind.INPUT, text="yes"))
+    eventually(lambda: store.called("input_given"), within=10, what="an answer")
+    [(args, named)] = [(args, named) for name, args, named in store.calls if name == "input_given"]
+    assert (args[1:], named) == ((7, delivery), {"resumed": bool(event)})
+    assert agent.told == (["yes"] if event else [])
+
+
 def test_an_end_is_hurried_for_the_attempt_that_was_named() -> None:
     desk = Desk(Scripted())
     desk.errands(desk.command(CommandKind.KILL, attempt=99, after_ms=5))

@@ -85,7 +85,7 @@ def test_an_end_is_told_once_the_run_is_over(status: RunStatus, now: RunStatus, 
         caller, hook("after", HookWhen.AFTER_RUN), *ends, hook("timed_out", HookWhen.ON_TIMED_OUT)
     )
     hooks.over(finished(assignment, status, RunError("why", "because")), after(now))
-    hooks.stop(timedelta(seconds=10))
+    eventually(lambda: hooks.idle)
     assert {name for name, _ in caller.calls} == expected
     facts = next(facts for name, facts in caller.calls if name == "after")
     assert (facts["status"], facts["error_code"], facts["exit_code"]) == (status, "why", "3")
@@ -113,7 +113,7 @@ def test_too_many_are_dropped_and_hold_up_nobody(monkeypatch: pytest.MonkeyPatch
     for _ in range(20):
         hooks.asked_to_stop(assignment, by="somebody", reason="cancel")
     caller.go_on.set()
-    hooks.stop(timedelta(seconds=10))
+    eventually(lambda: hooks.idle)
     assert 3 <= len(caller.calls) <= 3 + module.THREADS
     assert caller.calls[0][1]["stopped_by"] == "somebody"
 
@@ -135,5 +135,5 @@ def test_without_hooks_nothing_is_called() -> None:
     hooks.before(assignment, stop=lambda: False)
     hooks.over(finished(assignment, RunStatus.COMPLETED), after(RunStatus.COMPLETED))
     hooks.over(replace(finished(assignment, RunStatus.COMPLETED), assignment=None), after(RunStatus.COMPLETED))
-    hooks.stop(timedelta(seconds=1))
+    eventually(lambda: hooks.idle)
     assert caller.calls == []

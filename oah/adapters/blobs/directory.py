@@ -96,10 +96,13 @@ class DirectoryBlobs:
         """See ports.blobs.Blobs."""
         with _translated(key):
             try:
-                self._path(key).unlink()
+                path = self._path(key)
+                path.unlink()
             except FileNotFoundError:
                 return False
-            return True
+        with contextlib.suppress(OSError):  # others lie in it, mostly
+            path.parent.rmdir()
+        return True
 
     def _path(self, key: str) -> Path:
         if len(key) > 512 or not _KEY.match(key):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
 import sys
@@ -31,6 +30,7 @@ from oah.core.dialogue.housing import limits
 from oah.core.dialogue.limits import Limits
 from oah.core.dialogue.outcome import Facts, judge
 from oah.core.dialogue.profile import Profile
+from oah.core.model.artifact import output_key, recording_key
 from oah.core.model.ids import SessionId
 from oah.errors import AgentError, Broken, Conflict, Unavailable
 from oah.ports.agent import AgentSpec, TurnControl, TurnRequest, TurnResult, TurnStatus
@@ -194,7 +194,7 @@ class PtyAgent:
         """A recording for the bound attempt."""
         recording = Recording(
             self.around.blobs,
-            f"recordings/{_part(self._run)}/{self._attempt}.cast",
+            recording_key(self._run, self._attempt),
             cols=self.profile.cols,
             rows=self.profile.rows,
             title=f"{self.profile.name}: run {self._run}, attempt {self._attempt}",
@@ -249,7 +249,7 @@ class PtyAgent:
 
     def hearing(self, request: TurnRequest, control: TurnControl, watch: Watch) -> Hearing:
         """A listener for this attempt."""
-        key = f"outputs/{_part(request.run_id)}/{request.attempt}.txt"
+        key = output_key(request.run_id, request.attempt)
 
         def heard(text: str) -> None:
             watch.heard(text)
@@ -387,8 +387,3 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         text = text.replace(name, value)
     return text
-
-
-def _part(text: str) -> str:
-    """As a part of a blob's key."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:120] or "_"

@@ -42,11 +42,11 @@ class RedisSignals:
             if left <= block:
                 return None
 
-    def look(self, workers: Iterable[WorkerId]) -> None:
+    def look(self, workers: Iterable[WorkerId], *, quick: bool = False) -> None:
         """Push ``look`` on the control lists; one unread entry is enough."""
         items = [(worker,) for worker in workers]
         if items:
-            self._link.run(None, [Call("look", groups={"worker": items})])
+            self._link.run(None, [Call("look", groups={"worker": items})], quick=quick)
 
     def wake(self, lanes: Iterable[Lane]) -> None:
         """Push one wake token per lane, at most 64 in each list."""

@@ -6,6 +6,8 @@ rq's scheduler forks a process beside its worker; here it is a thread, which doe
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +16,7 @@ from typing import Any
 from redis.exceptions import RedisError
 from rq import Queue, SimpleWorker
 from rq.scheduler import RQScheduler
+from rq.worker import WorkerStatus
 
 from oah.adapters.rq.queue import RqJobQueue, TaskJob
 from oah.errors import Unavailable
@@ -26,6 +29,9 @@ WORKER_TTL_SECONDS = 60
 EVERY_SECONDS = 1.0
 """How often what is due is looked at."""
 
+REMIND_SECONDS = 2.0
+"""After a signal: rq ignores a second one within a second, and takes a later one for "at once"."""
+
 
 class TaskWorker(SimpleWorker):
     """Performs tasks one after the other in the main thread of its process."""
@@ -37,6 +43,8 @@ class TaskWorker(SimpleWorker):
     def __init__(self, tasks: RqJobQueue, handlers: Handlers, *, name: str) -> None:
         self._tasks = tasks
         TaskJob.handlers = handlers
+        self.asked = threading.Event()
+        """Somebody wants it to stop."""
         super().__init__(
             [tasks.queue],
             name=name,
@@ -51,6 +59,12 @@ class TaskWorker(SimpleWorker):
     def stopping(self) -> bool:
         """Whether it was asked to stop: a long task gives its turn back."""
         return bool(self._stop_requested)
+
+    def request_stop(self, signum: Any, frame: Any) -> None:
+        """The first signal. rq raises out of a wait, or ends after the task at hand."""
+        self.asked.set()
+        library: Any = super()
+        library.request_stop(signum, frame)
 
     def execute_job(self, job: Any, queue: Queue) -> None:
         """And queue the task again when its handler wants it, which rq could not while it was being performed."""
@@ -68,6 +82,28 @@ class TaskWorker(SimpleWorker):
             library: Any = self
             library.register_birth()
         super().heartbeat(timeout, pipeline)
+
+
+class Reminder(threading.Thread):
+    """Signals once more when the first signal was lost: rq raises an exception out of whatever its thread is in, which
+    may swallow it, or takes a task that is just over for one that goes on; then it waits for the next task."""
+
+    def __init__(self, worker: TaskWorker) -> None:
+        super().__init__(name="jobs-reminder", daemon=True)
+        self._worker = worker
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """From the first signal on, until it has stopped."""
+        self._worker.asked.wait()
+        while not self._over.wait(REMIND_SECONDS):
+            if self._worker.get_state() != WorkerStatus.BUSY:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def stop(self) -> None:
+        """It has stopped."""
+        self._over.set()
+        self._worker.asked.set()
 
 
 class Scheduler(threading.Thread):
@@ -117,10 +153,13 @@ def perform_tasks(tasks: RqJobQueue, handlers_of: Callable[[Callable[[], bool]],
     try:
         worker = TaskWorker(tasks, handlers_of(going_on), name=name)
         scheduler = Scheduler(tasks)
+        reminder = Reminder(worker)
         scheduler.start()
+        reminder.start()
         try:
             worker.work(logging_level=None)
         finally:
+            reminder.stop()
             scheduler.stop()
     except (RedisError, OSError) as error:
         raise Unavailable(f"{tasks.address}: {error}", code="redis_unreachable") from error

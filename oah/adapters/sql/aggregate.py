@@ -44,6 +44,7 @@ class Aggregate:
         with self._database.write() as connection:
             transaction = Transaction(self._database, connection, sorted(set(sessions_to_lock)))
             yield transaction
+            transaction.write_counts()
         for (kind, what), count in transaction.letters.items():
             self._telemetry.count("oah_dead_letters_total", count, kind=kind, what=what)
 
@@ -60,6 +61,12 @@ class Transaction:
         """The locked rows in the order of SESSION_COLUMNS."""
         self.letters: Counter[tuple[str, str]] = Counter()
         """Dead letters by kind and what became of them; counted once it is committed."""
+        self.queued: Counter[WorkspaceId] = Counter()
+        """Changes of the counts of workspaces; written last."""
+
+    def savepoint(self) -> Savepoint:
+        """What is done from now on can be undone."""
+        return Savepoint(self)
 
     def look(self, session_id: SessionId) -> Look:
         """The session as this transaction has made it. Raises NotFound."""
@@ -123,14 +130,20 @@ class Transaction:
         self.count_in_workspace(workspace_id, change)
 
     def count_in_workspace(self, workspace_id: WorkspaceId, change: int) -> None:
-        """Change the count of queued runs of a workspace."""
-        counter = self._insert(workspace_counters).values(workspace_id=workspace_id, part=self._part, queued=change)
-        self.connection.execute(
-            counter.on_conflict_do_update(
-                index_elements=["workspace_id", "part"],
-                set_={"queued": workspace_counters.c.queued + counter.excluded.queued},
+        """Change the count of queued runs of a workspace, at the end of the transaction."""
+        self.queued[workspace_id] += change
+
+    def write_counts(self) -> None:
+        """In the order of the workspaces, as every batch does: two that wait for each other's rows would be a
+        deadlock."""
+        for workspace_id, change in sorted(self.queued.items()):
+            counter = self._insert(workspace_counters).values(workspace_id=workspace_id, part=self._part, queued=change)
+            self.connection.execute(
+                counter.on_conflict_do_update(
+                    index_elements=["workspace_id", "part"],
+                    set_={"queued": workspace_counters.c.queued + counter.excluded.queued},
+                )
             )
-        )
 
     def close_if_empty(self, session_id: SessionId) -> None:
         """``closing`` → ``closed`` once nothing is queued or active."""
@@ -141,6 +154,24 @@ class Transaction:
             self.connection.execute(
                 update(sessions).where(sessions.c.id == session_id).values(state="closed", closed_at=now())
             )
+
+
+class Savepoint:
+    """Rows, and what is counted of them at the end, are undone together."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self._queued, self._letters = transaction.queued.copy(), transaction.letters.copy()
+        self._nested = transaction.connection.begin_nested()
+
+    def commit(self) -> None:
+        """Keep it."""
+        self._nested.commit()
+
+    def rollback(self) -> None:
+        """Undo it."""
+        self._nested.rollback()
+        self._transaction.queued, self._transaction.letters = self._queued, self._letters
 
 
 def after(

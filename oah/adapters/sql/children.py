@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import and_, exists, or_, select
 
 from oah.adapters.sql.aggregate import Aggregate
-from oah.adapters.sql.tables import runs
+from oah.adapters.sql.tables import run_steps, runs
 from oah.core.model.ids import RunId
-from oah.core.model.run import StartReason, StopReason
+from oah.core.model.run import StopReason
 from oah.ports.children import Child
 
 LIVE = ("queued", "running", "waiting_tool")
@@ -45,6 +45,13 @@ class Children(Aggregate):
             parent.c.stop_reason.in_(CASCADING),
         )
         ended = and_(parent.c.status == "cancelled", child.c.created_at <= parent.c.ended_at)
+        # By hand, since the parent was cancelled: whatever has become of the run since, somebody wants it.
+        put_back = exists().where(
+            run_steps.c.run_id == child.c.id,
+            run_steps.c.name == "run.requeued",
+            run_steps.c.at > parent.c.cancel_requested_at,
+            run_steps.c.data["requeued_by"].as_string().is_not(None),
+        )
         statement = (
             select(child.c.id, parent.c.cancel_requested_by)
             .select_from(child.join(parent, parent.c.id == child.c.parent_run_id))
@@ -54,10 +61,7 @@ class Children(Aggregate):
                 child.c.status.in_(LIVE),
                 child.c.cancel_requested_at.is_(None),
                 or_(stopping, ended),
-                or_(
-                    child.c.queued_reason != StartReason.REQUEUED,
-                    child.c.queued_at <= parent.c.cancel_requested_at,
-                ),
+                ~put_back,
             )
             .order_by(child.c.created_at)
             .limit(limit)

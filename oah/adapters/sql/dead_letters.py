@@ -212,7 +212,7 @@ def _excess(connection: Connection, workspace_id: str, kind: str, *, keep: int, 
 
 def _done(transaction: Transaction, letter_id: str, workspace_id: WorkspaceId | None, work: Work) -> LetterDone:
     """One letter behind a savepoint: what cannot be done of it is its own answer."""
-    savepoint = transaction.connection.begin_nested()
+    savepoint = transaction.savepoint()
     kind: LetterKind | None = None
     try:
         letter = _letter(transaction.connection, letter_id, workspace_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 from sqlalchemy import Connection, case, exists, func, insert, or_, select, text, update
 
@@ -229,7 +230,9 @@ def _wait(connection: Connection, webhook: Webhook) -> timedelta | None:
     earliest = select(func.min(webhook_deliveries.c.next_at)).where(*mine).scalar_subquery()
     row = connection.execute(
         select(age_us(earliest), age_us(webhooks.c.not_before)).where(webhooks.c.id == webhook.id)
-    ).one()
+    ).first()
+    if row is None:  # deleted meanwhile
+        return None
     due_us, left_alone_us = row
     ages: list[int | None] = [due_us, left_alone_us]
     if ages[0] is None:
@@ -299,8 +302,9 @@ def _bury(transaction: Transaction, webhook: Webhook, row: Any, given_up: GivenU
         "subject": row.id,
         "session_id": session_id,
         "code": f"webhook_{given_up.code}",
-        "reason": f"{webhook.url} did not take it: {entry.get('error') or entry.get('status')}",
-        "payload": {"webhook_id": webhook.id, "url": webhook.url, "type": row.type, "body": row.body},
+        # Who reads letters may not read webhooks, whose addresses often carry a secret: the host must do.
+        "reason": f"{urlsplit(webhook.url).hostname} did not take it: {entry.get('error') or entry.get('status')}",
+        "payload": {"webhook_id": webhook.id, "type": row.type, "body": row.body},
         "attempts": row.attempts,
     }
     if put(transaction, letter, first_at=moment(row.created_at)) and session_id is not None:

@@ -49,7 +49,7 @@ class Recoveries(Aggregate):
         session_id = write.owner.session_id
         if session_id not in transaction.sessions:
             return after(GONE, applied=False)
-        savepoint = transaction.connection.begin_nested()
+        savepoint = transaction.savepoint()
         try:
             done = _apply(transaction, write)
         except BaseException as error:

@@ -114,8 +114,8 @@ class Steps(Aggregate):
             )
             return run.worker_id
 
-    def input_given(self, inside: Inside, command_id: int, delivery: Delivery) -> Told:
-        """What was not typed leaves the run waiting, as before."""
+    def input_given(self, inside: Inside, command_id: int, delivery: Delivery, *, resumed: bool) -> Told:
+        """What was not typed leaves the run waiting, as before; one that somebody else's input has resumed goes on."""
         with self._inside(inside, active=False) as (transaction, run):
             answered = (
                 update(worker_commands)
@@ -124,9 +124,8 @@ class Steps(Aggregate):
             )
             first = transaction.connection.execute(answered).rowcount
             typed = delivery in (Delivery.DELIVERED, Delivery.UNVERIFIED)
-            if not first or typed or run.status is not RunStatus.RUNNING or not ours(run, inside.fence):
-                return Told(run)
-            return _wait_again(transaction, run)
+            mine = run.status is RunStatus.RUNNING and ours(run, inside.fence)
+            return _wait_again(transaction, run) if first and resumed and not typed and mine else Told(run)
 
     def notice(self, session_id: SessionId, run_id: RunId, attempt: int, data: Mapping[str, Any]) -> int:
         """Under the session's lock."""

@@ -69,7 +69,7 @@ def listing(
             limit=limit,
         )
     )
-    reasons = explain.wait_reasons(store, desk.context.broker, found.items)
+    reasons = explain.wait_reasons(store, desk.look, found.items)
     documents = (run_document(run, wait_reason=reasons.get(run.id), excerpt=True) for run in found.items)
     return page(documents, found.next_cursor)
 
@@ -82,7 +82,7 @@ def _find(desk: ApiState, caller: Principal, run_id: str) -> Run:
 def show(run_id: Named, desk: Desk, caller: Caller) -> Response:
     """One run, with the reason why it waits."""
     run = _find(desk, caller, run_id)
-    reasons = explain.wait_reasons(desk.context.store, desk.context.broker, [run])
+    reasons = explain.wait_reasons(desk.context.store, desk.look, [run])
     question = question_document(explain.question_of(desk.context.store, run))
     return answer({**run_document(run, wait_reason=reasons.get(run.id)), "question": question})
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from oah.api.auth import Caller, needs
+from oah.api.auth import Caller, demand, needs
 from oah.api.render import answer, page, run_document, session_document
 from oah.api.schemas import Cursor, Filter, Limit, Named, SecretRef, SessionBody, SessionChanges
 from oah.api.state import Desk
@@ -103,7 +103,7 @@ def queue(session_id: Named, desk: Desk, caller: Caller, limit: Limit = 100) -> 
     context = desk.context
     session = context.store.session(SessionId(session_id), caller.workspace_id)
     runs = context.store.queue_of(session.id, limit=limit)
-    reasons = explain.wait_reasons(context.store, context.broker, runs)
+    reasons = explain.wait_reasons(context.store, desk.look, runs)
     return page(run_document(run, wait_reason=reasons.get(run.id), excerpt=True) for run in runs)
 
 
@@ -117,7 +117,10 @@ def pause(session_id: Named, desk: Desk, caller: Caller) -> Response:
 
 @router.post("/{session_id}/resume", **needs(Scope.RUN))
 def resume(session_id: Named, desk: Desk, caller: Caller, *, unkillable: Annotated[bool, Query()] = False) -> Response:
-    """Undo a pause; with `?unkillable=true` also the hold for a process that could not be killed: you have looked."""
+    """Undo a pause; with `?unkillable=true` also the hold for a process that could not be killed: you have looked
+    (scope `operate`)."""
+    if unkillable:
+        demand(caller, Scope.OPERATE)
     context = desk.context
     session = sessions.resume(
         context.store,

@@ -121,9 +121,10 @@ def give_input(run_id: Named, body: InputBody, desk: Desk, caller: Caller) -> Re
         raise Conflict(f"the run does not ask question {body.question} (any more)", code="question_over")
     request = RunId(desk.context.ids.new("run"))
     pause = LOOK_EVERY.total_seconds()
-    run, delivery = _speaking(desk, caller, run_id).answer(
-        body.input, request, lambda: threading.Event().wait(pause), tries=steer.PATIENCE // LOOK_EVERY
-    )
+    with desk.steering():
+        run, delivery = _speaking(desk, caller, run_id).answer(
+            body.input, request, lambda: threading.Event().wait(pause), tries=steer.PATIENCE // LOOK_EVERY
+        )
     return answer({**_status(run), "delivery": delivery, "question": None}, 202)
 
 

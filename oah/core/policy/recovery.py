@@ -2,8 +2,8 @@
 
 Guarantees: a cancel that was asked for wins; a run is queued again at most `max_attempts` times by recovery, after
 which an operator decides; a run that waits for a tool is queued again only under `requeue_all`, because the tool may
-have done its work, and is an operator's to decide about under `requeue_running`; an owner row without an active run costs nobody anything. Whether the owner *is* gone is judged
-elsewhere (`orphan.py`).
+have done its work, and is an operator's to decide about under `requeue_running`; an owner row without an active run
+costs nobody anything. Whether the owner *is* gone is judged elsewhere (`orphan.py`).
 """
 
 from __future__ import annotations

@@ -6,10 +6,13 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
+from oah.errors import Unavailable
 from oah.testing.ledger import Violation
 from oah.testing.verdict import find_violations
 from tests.support.chaos.facts import Witness, still_life
@@ -17,6 +20,8 @@ from tests.support.chaos.plan import Harm, Plan, make_plan
 from tests.support.chaos.stage import Stage, open_stage
 from tests.support.chaos.users import Told, Users
 from tests.support.waiting import eventually
+
+T = TypeVar("T")
 
 QUIET_WITHIN = 150.0
 """Seconds from healing to quiet: a few leases, on a machine that has other things to do."""
@@ -74,15 +79,15 @@ def _tell(stage: Stage, plan: Plan, story: Story) -> None:
     stage.heal()
     healed = time.monotonic()
     users.finish(within=ANSWERED_WITHIN)
-    stage.fleet.wait_workers(within=60)
+    _patiently(lambda: stage.fleet.wait_workers(within=60) or True)
     for session in users.told.sessions:
-        stage.fleet.client.resume_session(session)
+        _patiently(lambda session=session: stage.fleet.client.resume_session(session))
     _end_skewed(stage, plan, witness)
     quiet = _becomes_quiet(witness, story)
     took = time.monotonic() - healed
     if quiet and _put_back(stage, witness):
         quiet = _becomes_quiet(witness, story)
-    figures, silent = still_life(witness, stage.fleet.client, stage.log) if quiet else ({}, [])
+    figures, silent = _patiently(lambda: still_life(witness, stage.fleet.client, stage.log)) if quiet else ({}, [])
     if quiet:
         _becomes_quiet(witness, story)
     users.told.cancels += [(run, {"result": "removed"}) for run in stage.skewed]
@@ -132,10 +137,10 @@ def _end_skewed(stage: Stage, plan: Plan, witness: Witness) -> None:
     for row in witness.sql(
         "SELECT id FROM runs WHERE status = 'queued' AND due_at > clock_timestamp() + interval '8 seconds'"
     ):
-        reason = str(stage.fleet.client.run(row["id"]).get("wait_reason"))
+        reason = str(_patiently(lambda row=row: stage.fleet.client.run(row["id"])).get("wait_reason"))
         if "delayed" in reason:
             stage.log(f"cancelled {row['id']}: {reason}")
-            stage.fleet.client.cancel(row["id"])
+            _patiently(lambda row=row: stage.fleet.client.cancel(row["id"]))
             stage.skewed.add(str(row["id"]))
 
 
@@ -145,9 +150,24 @@ def _put_back(stage: Stage, witness: Witness) -> int:
         "SELECT id FROM runs WHERE status = 'failed' ORDER BY error_code = 'worker_lost' DESC, id LIMIT 6"
     )
     for row in failed:
-        stage.fleet.client.requeue(row["id"])
+        _patiently(lambda row=row: stage.fleet.client.requeue(row["id"]))
     stage.log(f"queued again by hand: {len(failed)}")
     return len(failed)
+
+
+def _patiently(call: Callable[[], T]) -> T:
+    """An answer that a connection from before a restart costs is asked for again, as an operator would."""
+    answers: list[T] = []
+
+    def answered() -> bool:
+        try:
+            answers.append(call())
+        except Unavailable:
+            return False
+        return True
+
+    eventually(answered, within=ANSWERED_WITHIN, every=0.2, what="the API has its stores again")
+    return answers[0]
 
 
 def _unheard(witness: Witness, told: Told) -> list[Violation]:

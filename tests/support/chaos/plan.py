@@ -144,7 +144,7 @@ _WEIGHTS = {
     Harm.REDIS_KEEPS: 1,
     Harm.REDIS_EMPTY: 2,
     Harm.REDIS_OLD: 2,
-    Harm.REDIS_STOP: 1,
+    Harm.REDIS_STOP: 2,
     Harm.REDIS_CLIENTS: 2,
     Harm.REDIS_FLUSH: 2,
     Harm.REDIS_CLOCK: 1,
@@ -208,7 +208,7 @@ def _action(chance: random.Random, at: float, length: float) -> Action:
         case Harm.HOLE | Harm.CUT:
             return Action(at, harm, chance.choice((*_WAYS, NEAR, NEAR, FAR)), length)
         case Harm.REDIS_OLD | Harm.REDIS_STOP:
-            return Action(at, harm, "redis", short)
+            return Action(at, harm, "redis", length if harm is Harm.REDIS_STOP else short)
         case Harm.REDIS_CLIENTS | Harm.REDIS_FLUSH | Harm.SQL_CLIENTS:
             return Action(at, harm, "clients", 0.0)
         case _:
