@@ -194,6 +194,62 @@ class JobsSettings(Section):
     """Child processes that perform them; 0: somebody else runs ``oah job run``. With ``memory://`` it is a thread."""
 
 
+class MailSettings(Section):
+    """Mailboxes and the messages in them."""
+
+    default_ttl_seconds: float = Field(default=86_400, ge=0)
+    """Of mailboxes that are created without one; 0: they live until they are deleted."""
+    max_ttl_seconds: float = Field(default=2_592_000, gt=0)
+    """The longest that may be asked for, of a mailbox and of a message."""
+    max_payload_bytes: int = Field(default=1_048_576, ge=1, le=67_108_864)
+    """Of one message: 1 MiB, the default of NATS servers."""
+    max_messages: int = Field(default=10_000, ge=1)
+    """In one mailbox; the next is refused."""
+    max_mailboxes: int = Field(default=100_000, ge=1)
+    """In one workspace; the next is refused."""
+    session_messages: int = Field(default=256, ge=1)
+    """Unsettled ones of one session; the next is refused."""
+    message_ttl_seconds: float = Field(default=3_600, gt=0)
+    """Of messages for agents that name none."""
+    dedup_seconds: float = Field(default=300, gt=0, le=604_800)
+    """How long a sender's own key is remembered."""
+    lease_seconds: float = Field(default=30, gt=0, le=3_600)
+    """How long a member of a queue group has a message before another gets it."""
+    max_attempts: int = Field(default=5, ge=1)
+    """Handed out or typed so often, a message becomes a dead letter."""
+    sweep_seconds: float = Field(default=1, gt=0, le=15)
+    wake_pause_seconds: float = Field(default=5, ge=0)
+    """Between two starts of an agent for its messages."""
+    wake_failures: int = Field(default=3, ge=1)
+    """Starts that failed in a row, after which messages start it no more."""
+    overdue_seconds: float = Field(default=60, gt=0)
+    """A message queued so long although its recipient is ready is reported."""
+
+
+class GatewaySettings(Section):
+    """The NATS protocol's front of the mailboxes."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=4222, ge=0, le=65_535)
+    """0: any free one."""
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    token: str | None = None
+    """Asked of every client; API keys are taken as tokens, too, and say which workspace."""
+    user: str | None = None
+    password: str | None = None
+    workspace: str = "default"
+    """Of clients that show no API key."""
+    max_connections: int = Field(default=10_000, ge=1)
+    max_subscriptions: int = Field(default=1_000, ge=1)
+    """Of one connection."""
+    max_pending_bytes: int = Field(default=67_108_864, ge=65_536)
+    """Waiting to be written to one client; beyond it the client is too slow and is let go."""
+    write_deadline_seconds: float = Field(default=10, gt=0)
+    ping_seconds: float = Field(default=120, gt=0)
+    """A client that has been silent so long is asked; after two questions without an answer it is let go."""
+
+
 class Settings(BaseSettings):
     """Everything a process needs to know before it starts."""
 
@@ -239,6 +295,8 @@ class Settings(BaseSettings):
     """Hooks of the deployment; those of a profile are called after them."""
     jobs: JobsSettings = JobsSettings()
     webhooks: WebhookSettings = WebhookSettings()
+    mail: MailSettings = MailSettings()
+    gateway: GatewaySettings = GatewaySettings()
 
     @field_validator("data_dir", "blobs_dir", "homes_dir", "work_dir", "secrets_dir")
     @classmethod

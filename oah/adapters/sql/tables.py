@@ -42,6 +42,7 @@ ENDED = "status IN ('completed', 'failed', 'cancelled', 'timed_out')"
 LATEST = "status = 'queued' AND start_by IS NOT NULL"
 DEADLINE = "status = 'queued' AND deadline_at IS NOT NULL"
 CLOSED = "state = 'closed'"
+WAKE = "kind = 'wake' AND status = 'queued'"
 OPEN_STEP = "ended_at IS NULL AND deadline_at IS NOT NULL"
 
 workspaces = Table(
@@ -97,6 +98,11 @@ sessions = Table(
     Column("metadata", Json, nullable=False, server_default="{}"),
     Column("created_at", Moment, nullable=False),
     Column("closed_at", Moment),
+    # Whether a message starts the agent; wakes that failed in a row, when the next may be, and why there is none.
+    Column("wake", Text, nullable=False, server_default="lazy"),
+    Column("wake_failures", Integer, nullable=False, server_default="0"),
+    Column("wake_after", Moment),
+    Column("wake_stopped", Text),
     Index("ix_sessions_workspace_id_created_at", "workspace_id", "created_at"),
     # By age, for retention.
     Index("ix_sessions_closed_at", "closed_at", postgresql_where=text(CLOSED), sqlite_where=text(CLOSED)),
@@ -156,7 +162,10 @@ runs = Table(
     Column("recovery_max_attempts", Integer),
     Column("stop_reason", Text),
     Column("voided", Boolean, nullable=False, server_default=text("false")),
+    # "prompt", or "wake": it gives the session's messages to its agent and has no text of its own.
+    Column("kind", Text, nullable=False, server_default="prompt"),
 )
+Index("ux_runs_wake", runs.c.session_id, unique=True, postgresql_where=text(WAKE), sqlite_where=text(WAKE))
 Index("ux_runs_active", runs.c.session_id, unique=True, postgresql_where=text(ACTIVE), sqlite_where=text(ACTIVE))
 Index(
     "ix_runs_eligible",

@@ -13,6 +13,11 @@ ClaimToken = NewType("ClaimToken", str)
 """128-bit nonce (32 hex digits) given by the caller of a claim; unique for ever, compared for equality only."""
 EpochId = NewType("EpochId", str)
 KeyId = NewType("KeyId", str)
+MailboxId = NewType("MailboxId", str)
+"""One life of a mailbox: a mailbox created again under the same address is another one."""
+MessageId = NewType("MessageId", str)
+DeliveryId = NewType("DeliveryId", str)
+"""One attempt to give a message to an agent; what comes back under an older one is ignored."""
 
 
 def worker_name(worker_id: WorkerId) -> str:
