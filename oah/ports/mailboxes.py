@@ -16,7 +16,7 @@ from oah.core.model.ids import MailboxId, MessageId, SessionId, WorkspaceId
 from oah.core.model.mailbox import Mailbox
 from oah.core.model.message import Message, MessageMode, Priority, Sender
 from oah.errors import RequestError
-from oah.ports.rows import Page
+from oah.ports.rows import Accepted, Page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,8 @@ class ForAgent:
     mode: MessageMode
     sender: Sender
     callback: str | None = None
+    wake_pause: timedelta = timedelta(seconds=5)
+    """Between two starts of the agent for its messages (``mail.wake_pause_seconds``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,11 @@ class Sent:
     duplicate: bool = False
     session_id: SessionId | None = None
     """Whose agent it is for."""
+    event_number: int = 0
+    """Of ``message.queued`` in that session."""
+    wake: Accepted | None = None
+    """A run that was made to deliver it: the broker is to hear of it, as of any submit; what it misses the relay
+    repeats."""
 
 
 @dataclass(frozen=True, slots=True)
