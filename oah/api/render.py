@@ -85,8 +85,21 @@ def session_document(session: Session) -> Document:
         "holds": [{"reason": reason, "until": moment(until)} for reason, until in session.holds.items()],
         "session_ref": session.session_ref,
         "home": None if session.home is None else {"mode": session.home.mode, "host": session.home.host},
+        "wake": wake_document(session),
+        "unsettled_messages": session.unsettled,
         "created_at": moment(session.created_at),
         "closed_at": moment(session.closed_at),
+    }
+
+
+def wake_document(session: Session) -> Document:
+    """Whether a message starts its agent, and what stands against it."""
+    return {
+        "mode": session.wake,
+        "run_id": session.wake_run_id,
+        "failures": session.wake_failures,
+        "not_before": moment(session.wake_after),
+        "stopped": session.wake_stopped,
     }
 
 
@@ -133,6 +146,7 @@ def run_document(run: Run, *, wait_reason: WaitReason | None = None, excerpt: bo
         "parent_run_id": run.parent_run_id,
         "position": run.position,
         "class": run.run_class,
+        "kind": run.kind,
         "status": run.status,
         "wait_reason": wait_document(wait_reason),
         "input": run.input[:EXCERPT] if cut else run.input,

@@ -12,6 +12,7 @@ from oah.core.model.event import Event
 from oah.core.model.home import session_home
 from oah.core.model.ids import ClaimToken, KeyId, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
+from oah.core.model.message import WakeMode
 from oah.core.model.run import (
     Attempt,
     OrderMode,
@@ -20,6 +21,7 @@ from oah.core.model.run import (
     Run,
     RunClass,
     RunError,
+    RunKind,
     RunStatus,
     StartReason,
     Step,
@@ -34,11 +36,12 @@ RUN_COLUMNS = (
     "parent_run_id", "worker_id", "claim_token", "cancel_requested_at", "cancel_requested_by", "result", "result_blob",
     "exit_code", "error_code", "error_message", "recovery", "recovery_state", "note", "metadata", "started_at",
     "ended_at", "order_mode", "start_by", "idle_timeout_ms", "step_timeout_ms", "retry", "recovery_strategy",
-    "recovery_max_attempts", "stop_reason", "voided",
+    "recovery_max_attempts", "stop_reason", "voided", "kind",
 )  # fmt: skip
 SESSION_COLUMNS = (
     "id", "workspace_id", "pool", "agent", "state", "created_at", "queued_count", "event_seq", "holds", "session_ref",
-    "home", "cwd", "env", "title", "labels", "metadata", "closed_at",
+    "home", "cwd", "env", "title", "labels", "metadata", "closed_at", "wake", "wake_failures", "wake_after",
+    "wake_stopped", "wake_run_id", "unsettled",
 )  # fmt: skip
 WORKSPACE_COLUMNS = (
     "id", "name", "created_at", "weight", "max_active_runs", "max_queued_runs", "recovery_strategy",
@@ -103,7 +106,7 @@ def run_of(row: Sequence[Any], heartbeat: Any = None) -> Run:
         run_id, session_id, workspace_id, position, run_class, status, text, created, queued, deferred, due, attempt,
         recoveries, failures, retries, timeout_ms, deadline, parent, worker, token, cancel_at, cancel_by, result, blob,
         exit_code, error_code, error_message, recovery, recovery_state, note, metadata, started, ended,
-        order_mode, start_by, idle_ms, step_ms, retry, strategy, max_attempts, stop_reason, voided,
+        order_mode, start_by, idle_ms, step_ms, retry, strategy, max_attempts, stop_reason, voided, kind,
     ) = row  # fmt: skip
     return Run(
         id=RunId(run_id),
@@ -145,6 +148,7 @@ def run_of(row: Sequence[Any], heartbeat: Any = None) -> Run:
         recovery_max_attempts=max_attempts,
         stop_reason=None if stop_reason is None else StopReason(stop_reason),
         voided=bool(voided),
+        kind=RunKind(kind),
         started_at=moment(started),
         ended_at=moment(ended),
         heartbeat_at=moment(heartbeat),
@@ -155,7 +159,7 @@ def session_of(row: Sequence[Any]) -> Session:
     """A row in the order of SESSION_COLUMNS."""
     (
         session_id, workspace_id, pool, agent, state, created, queued_count, event_seq, holds, session_ref, home, cwd,
-        env, title, labels, metadata, closed,
+        env, title, labels, metadata, closed, wake, wake_failures, wake_after, wake_stopped, wake_run, unsettled,
     ) = row  # fmt: skip
     return Session(
         id=SessionId(session_id),
@@ -174,6 +178,12 @@ def session_of(row: Sequence[Any]) -> Session:
         labels=parsed(labels),
         metadata=parsed(metadata),
         closed_at=moment(closed),
+        wake=WakeMode(wake),
+        wake_failures=wake_failures,
+        wake_after=moment(wake_after),
+        wake_stopped=wake_stopped,
+        wake_run_id=None if wake_run is None else RunId(wake_run),
+        unsettled=unsettled,
     )
 
 

@@ -42,6 +42,7 @@ ENDED = "status IN ('completed', 'failed', 'cancelled', 'timed_out')"
 LATEST = "status = 'queued' AND start_by IS NOT NULL"
 DEADLINE = "status = 'queued' AND deadline_at IS NOT NULL"
 CLOSED = "state = 'closed'"
+MAIL = "unsettled > 0 OR wake_run_id IS NOT NULL"
 WAKE = "kind = 'wake' AND status = 'queued'"
 OPEN_STEP = "ended_at IS NULL AND deadline_at IS NOT NULL"
 
@@ -103,11 +104,17 @@ sessions = Table(
     Column("wake_failures", Integer, nullable=False, server_default="0"),
     Column("wake_after", Moment),
     Column("wake_stopped", Text),
+    # The wake that has promised to deliver whatever is queued: cleared when it finds nothing more.
+    Column("wake_run_id", Text),
+    # Messages for its agent that are neither acknowledged nor given up.
+    Column("unsettled", Integer, nullable=False, server_default="0"),
     Index("ix_sessions_workspace_id_created_at", "workspace_id", "created_at"),
     # By age, for retention.
     Index("ix_sessions_closed_at", "closed_at", postgresql_where=text(CLOSED), sqlite_where=text(CLOSED)),
     # Few at a time; looked through by the diagnosis.
     Index("ix_sessions_held", "id", postgresql_where=text("held = 1"), sqlite_where=text("held = 1")),
+    # Those that messages wait for, and whose wake is under way.
+    Index("ix_sessions_unsettled", "id", postgresql_where=text(MAIL), sqlite_where=text(MAIL)),
     postgresql_with={"fillfactor": "60"},
 )
 

@@ -53,6 +53,15 @@ class ReadyClass(StrEnum):
     """The first eligible run has a recovery behind it; never raised out of it by a further run."""
 
 
+class RunKind(StrEnum):
+    """Where a run's text comes from."""
+
+    PROMPT = "prompt"
+    """It was submitted."""
+    WAKE = "wake"
+    """It has none of its own: it gives the session's messages to its agent."""
+
+
 class OnBusy(StrEnum):
     """What a submit does when its session has a run already."""
 
@@ -183,6 +192,7 @@ class Run:
     stop_reason: StopReason | None = None
     voided: bool = False
     """Rolled back: its result is not to be used."""
+    kind: RunKind = RunKind.PROMPT
     started_at: datetime | None = None
     ended_at: datetime | None = None
     heartbeat_at: datetime | None = None

@@ -10,8 +10,9 @@ from enum import StrEnum
 from typing import Any
 
 from oah.core.model.home import SessionHome
-from oah.core.model.ids import SessionId, WorkspaceId
+from oah.core.model.ids import RunId, SessionId, WorkspaceId
 from oah.core.model.lane import Lane
+from oah.core.model.message import WakeMode
 
 EnvValue = str | Mapping[str, str]
 """A value of an agent's environment, or ``{"secret": NAME}``: what it stands for is known to workers alone."""
@@ -74,3 +75,15 @@ class Session:
     labels: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     closed_at: datetime | None = None
+    wake: WakeMode = WakeMode.LAZY
+    """Whether a message starts the agent."""
+    wake_failures: int = 0
+    """Wakes in a row that failed."""
+    wake_after: datetime | None = None
+    """No wake starts an agent before."""
+    wake_stopped: str | None = None
+    """Why messages start it no more."""
+    wake_run_id: RunId | None = None
+    """The wake that is under way."""
+    unsettled: int = 0
+    """Messages that are neither acknowledged nor given up."""

@@ -143,3 +143,12 @@ def upgrade() -> None:
     op.add_column("sessions", sa.Column("wake_failures", sa.Integer(), server_default="0", nullable=False))
     op.add_column("sessions", sa.Column("wake_after", Moment(), nullable=True))
     op.add_column("sessions", sa.Column("wake_stopped", sa.Text(), nullable=True))
+    op.add_column("sessions", sa.Column("wake_run_id", sa.Text(), nullable=True))
+    op.add_column("sessions", sa.Column("unsettled", sa.Integer(), server_default="0", nullable=False))
+    op.create_index(
+        "ix_sessions_unsettled",
+        "sessions",
+        ["id"],
+        unique=False,
+        **_where("unsettled > 0 OR wake_run_id IS NOT NULL"),
+    )
