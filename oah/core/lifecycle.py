@@ -1,4 +1,4 @@
-"""Transition tables of run, worker, session and session place; the diagrams of the documentation come from them.
+"""Transition tables of run, worker, session, session place and message; the documentation's diagrams come from them.
 
 What is not in a table does not happen: SQL's compare-and-sets and the broker's scripts are tested against these.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from oah.core.model.message import MessageState
 from oah.core.model.run import RunStatus
 from oah.core.model.session import Place, SessionState
 from oah.core.model.worker import WorkerState
@@ -160,3 +161,22 @@ PLACE: Table[Place] = Table(
 )
 """Scripts as arrows; where a script leaves a session in its place there is none. `free` of a leased session whose
 `heard` is set goes to `ready` instead of `idle`."""
+
+_M = MessageState
+
+MESSAGE: Table[MessageState] = Table(
+    "message",
+    _M.QUEUED,
+    _steps(
+        {
+            "inject": {_M.QUEUED: (_M.DELIVERED,)},
+            "turn over": {_M.QUEUED: (_M.ACKED,), _M.DELIVERED: (_M.ACKED,)},
+            "agent acks": {_M.DELIVERED: (_M.ACKED,)},
+            "run lost": {_M.DELIVERED: (_M.QUEUED,)},
+            "time to live": {_M.QUEUED: (_M.EXPIRED,)},
+            "give up": {_M.QUEUED: (_M.DEAD,), _M.DELIVERED: (_M.DEAD,)},
+            "redrive": {_M.EXPIRED: (_M.QUEUED,), _M.DEAD: (_M.QUEUED,)},
+        }
+    ),
+)
+"""For the agent of a session. `turn over` comes with the injection where a program does not show what it has taken."""

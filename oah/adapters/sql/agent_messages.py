@@ -7,27 +7,43 @@ that no message is there without the run that is to deliver it.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import insert
+from sqlalchemy import select, update
 
 from oah.adapters.sql.aggregate import Transaction
-from oah.adapters.sql.columns import MICROSECOND, later, now
-from oah.adapters.sql.mail_tables import agent_messages
-from oah.core.model.ids import SessionId
+from oah.adapters.sql.columns import MICROSECOND, later
+from oah.adapters.sql.mail_endings import REASONS, Told, add, again, change, fail, tell
+from oah.adapters.sql.mail_tables import agent_messages, messages
+from oah.adapters.sql.rows import parsed
+from oah.adapters.sql.statements import CommandRow
+from oah.adapters.sql.wakes import IN_HAND, make_run, new_id, session_now, waiting, wake_if_due
+from oah.core.model.event import EventType
+from oah.core.model.ids import SessionId, WorkerId
 from oah.core.model.mailbox import Mailbox
+from oah.core.model.message import MessageMode, MessageState, Sender
+from oah.core.model.run import RunClass, RunKind
+from oah.core.model.session import Session, SessionState
+from oah.core.policy.wake import SESSION_CLOSED, Lost, Rules
+from oah.errors import Conflict, InvalidRequest, LimitReached
+from oah.ports.commands import CommandKind
 from oah.ports.mailboxes import ForAgent, NewMessage
 from oah.ports.store import Accepted
+
+PAUSE = Rules().pause
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedForAgent:
-    """``event_number``: of ``message.queued`` in the session. ``wake``: a run that was made to deliver it; the broker
-    is to hear of it after the commit (the relay repeats it)."""
+    """``event_number``: of the last event in the session. ``wake``: a run that was made for it; the broker is to hear
+    of it after the commit (the relay repeats it). ``look``: the worker that is to say it into its live turn."""
 
     event_number: int
     wake: Accepted | None = None
+    look: WorkerId | None = None
 
 
 def queue_for_agent(
@@ -40,31 +56,173 @@ def queue_for_agent(
     InvalidRequest, each before anything was written.
     """
     assert mailbox.session_id is not None  # a session's mailbox
-    sender = for_agent.sender if for_agent is not None else None
+    asked = for_agent or ForAgent(mode=MessageMode.WAIT, sender=Sender(by=message.sender or ""))
+    session = session_now(transaction, mailbox.session_id)
+    _check(session, mailbox, message, asked)
+    sender = {"by": asked.sender.by, "session_id": asked.sender.session_id, "run_id": asked.sender.run_id}
     values: dict[str, Any] = {
         "message_id": message.id,
         "workspace_id": message.workspace_id,
-        "session_id": mailbox.session_id,
+        "session_id": session.id,
         "seq": seq,
-        "mode": "wait" if for_agent is None else for_agent.mode.value,
-        "delivery_id": f"dlv_{message.id}",
-        "sender": {} if sender is None else {"by": sender.by, "session_id": sender.session_id, "run_id": sender.run_id},
-        "callback": None if for_agent is None else for_agent.callback,
+        "mode": asked.mode.value,
+        "delivery_id": new_id("dlv"),
+        "sender": sender,
+        "callback": asked.callback,
         "expires_at": None if message.ttl is None else later(message.ttl // MICROSECOND),
     }
-    transaction.connection.execute(insert(agent_messages).values(**values, created_at=now()))
-    return QueuedForAgent(0)
+    add(transaction, values)
+    row, told_of = _row(transaction, message.id), Told()
+    facts = {"sender": sender, "priority": message.priority.word, "size": len(message.payload)}
+    tell(transaction, row, EventType.MESSAGE_QUEUED, told_of=told_of, delayed=True if seq is None else None, **facts)
+    if seq is None:
+        return QueuedForAgent(told_of[session.id])
+    return _begin(transaction, session, row, message.payload.decode(), told_of, pause=asked.wake_pause)
 
 
-def number_for_agent(transaction: Transaction, session_id: SessionId, message_id: str, *, seq: int) -> QueuedForAgent:
+def _check(session: Session, mailbox: Mailbox, message: NewMessage, asked: ForAgent) -> None:
+    if session.state is not SessionState.OPEN:
+        raise Conflict(f"session {session.id} is {session.state}", code=SESSION_CLOSED)
+    if mailbox.max_messages and session.unsettled >= mailbox.max_messages:
+        raise LimitReached(
+            f"session {session.id} has {session.unsettled} messages that are not settled",
+            code="mailbox_full",
+            hint="wait until its agent has taken some",
+        )
+    try:
+        text = message.payload.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest("a message for an agent is text in UTF-8", code="not_text") from None
+    if "\0" in text:
+        raise InvalidRequest("a message for an agent has no NUL", code="not_text")
+    if asked.mode is MessageMode.RUN and not text.strip():
+        raise InvalidRequest("a message that becomes a run has a text")
+
+
+def number_for_agent(
+    transaction: Transaction, session_id: SessionId, message_id: str, *, seq: int, pause: timedelta = PAUSE
+) -> QueuedForAgent:
     """A delayed message is due and has its number; the session is locked."""
     transaction.connection.execute(
-        agent_messages.update().where(agent_messages.c.message_id == message_id).values(seq=seq)
+        update(agent_messages).where(agent_messages.c.message_id == message_id).values(seq=seq)
     )
-    return QueuedForAgent(0)
+    row, session = _row(transaction, message_id), session_now(transaction, session_id)
+    if row is None or row.state != MessageState.QUEUED.value:
+        return QueuedForAgent(0)
+    payload = transaction.connection.execute(select(messages.c.payload).where(messages.c.id == message_id)).scalar_one()
+    return _begin(transaction, session, row, bytes(payload).decode(), Told(), pause=pause)
 
 
-def withdraw_for_agent(transaction: Transaction, session_id: SessionId, message_id: str, *, reason: str) -> bool:
-    """A message is deleted from the mailbox (by hand): nobody gets it any more. The session is locked. False: it was
+def _begin(
+    transaction: Transaction, session: Session, row: Any, text: str, told_of: Told, *, pause: timedelta
+) -> QueuedForAgent:
+    """What follows at once: a run of its own, a text for the live turn, a wake, or nothing yet."""
+    if row.mode == MessageMode.RUN.value:
+        run = make_run(transaction, session, RunKind.PROMPT, text, metadata={"message_id": row.message_id})
+        _set(transaction, row.message_id, run_id=run.run.id)
+        return QueuedForAgent(run.event_number, run)
+    look = steer(transaction, session, row, text) if row.mode == MessageMode.STEER.value else None
+    accepted = None
+    if look is None:
+        accepted = tend(
+            transaction, session, told_of, pause=pause, by_run=bool((parsed(row.sender) or {}).get("run_id"))
+        )
+    number = max(told_of.get(session.id, 0), 0 if accepted is None else accepted.event_number)
+    return QueuedForAgent(number, accepted, look)
+
+
+def steer(transaction: Transaction, session: Session, row: Any, text: str) -> WorkerId | None:
+    """Ask the worker of the live turn to say it; None: there is none that could."""
+    active = transaction.hot.active_run(session.id)
+    if active is None or active.stopping or active.waiting or active.worker_id is None:
+        return None
+    sender = parsed(row.sender) or {}
+    data = json.dumps({"text": text, "message_id": row.message_id, "sender": sender}, ensure_ascii=False)
+    command = CommandRow(
+        active.worker_id, CommandKind.STEER, sender.get("by", ""), active.run_id, active.attempt, data, row.delivery_id
+    )
+    transaction.hot.put_command(command)
+    _set(transaction, row.message_id, run_id=active.run_id, attempt=active.attempt)
+    return WorkerId(active.worker_id)
+
+
+def tend(
+    transaction: Transaction, session: Session, told_of: Told, *, pause: timedelta, by_run: bool = False
+) -> Accepted | None:
+    """Make a wake for what waits, or end what can never be delivered."""
+    run_class = RunClass.SUBAGENT if by_run else RunClass.INTERACTIVE
+    decision, accepted = wake_if_due(transaction, session, pause=pause, run_class=run_class)
+    if isinstance(decision, Lost):
+        lose(transaction, session.id, decision.code, told_of=told_of)
+    return accepted
+
+
+def lose(transaction: Transaction, session_id: SessionId, code: str, *, told_of: Told) -> int:
+    """Everything that waits for the agent of a locked session is dead; how many."""
+    rows = transaction.connection.execute(
+        select(agent_messages).where(*waiting(session_id)).order_by(agent_messages.c.seq)
+    ).all()
+    for row in rows:
+        fail(transaction, row, code, told_of=told_of)
+    return len(rows)
+
+
+def withdraw_for_agent(transaction: Transaction, session_id: SessionId, message_id: str) -> bool:
+    """A message is deleted from the mailbox by hand: nobody gets it any more. The session is locked. False: it was
     settled before, or is being delivered now."""
-    return False
+    row = transaction.connection.execute(
+        select(agent_messages).where(
+            agent_messages.c.message_id == message_id,
+            agent_messages.c.session_id == session_id,
+            agent_messages.c.state == MessageState.QUEUED.value,
+            agent_messages.c.mode != MessageMode.RUN.value,
+            ~IN_HAND,
+        )
+    ).first()
+    if row is None:
+        return False
+    change(transaction, row, MessageState.DEAD, told_of=Told(), reason="withdrawn")
+    return True
+
+
+def redrive_for_agent(transaction: Transaction, message_id: str, *, by: str) -> Accepted | None:
+    """The same message once more, by hand. Its session is locked. Raises Conflict."""
+    row = _row(transaction, message_id)
+    if row is None or row.session_id not in transaction.sessions:
+        raise Conflict(f"message {message_id} is not there any more", code="not_redrivable")
+    session = session_now(transaction, SessionId(row.session_id))
+    if session.state is not SessionState.OPEN:
+        raise Conflict(f"session {session.id} is {session.state}", code=SESSION_CLOSED)
+    if not MessageState(row.state).settled or row.state == MessageState.ACKED.value:
+        raise Conflict(f"message {message_id} is {row.state}", code="already_redriven")
+    told_of = Told()
+    again(transaction, row, told_of=told_of, by=by)
+    payload = transaction.connection.execute(select(messages.c.payload).where(messages.c.id == message_id)).scalar_one()
+    return _begin(
+        transaction, session, _row(transaction, message_id), bytes(payload).decode(), told_of, pause=PAUSE
+    ).wake
+
+
+def _row(transaction: Transaction, message_id: str) -> Any:
+    return transaction.connection.execute(
+        select(agent_messages).where(agent_messages.c.message_id == message_id)
+    ).first()
+
+
+def _set(transaction: Transaction, message_id: str, **values: Any) -> None:
+    transaction.connection.execute(
+        update(agent_messages).where(agent_messages.c.message_id == message_id).values(**values)
+    )
+
+
+__all__ = [
+    "REASONS",
+    "QueuedForAgent",
+    "lose",
+    "number_for_agent",
+    "queue_for_agent",
+    "redrive_for_agent",
+    "steer",
+    "tend",
+    "withdraw_for_agent",
+]

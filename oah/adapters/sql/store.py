@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
+from oah.adapters.sql.agent_mail import AgentMail
 from oah.adapters.sql.audits import Audits
 from oah.adapters.sql.children import Children
 from oah.adapters.sql.columns import now, to_us
@@ -18,6 +19,7 @@ from oah.adapters.sql.executions import Executions
 from oah.adapters.sql.jobs import Jobs
 from oah.adapters.sql.keys import Keys
 from oah.adapters.sql.limits import Limits
+from oah.adapters.sql.mail_tending import MailTending
 from oah.adapters.sql.measured import MeasuredDatabase
 from oah.adapters.sql.migrate import migrate, schema
 from oah.adapters.sql.owners import Owners
@@ -64,6 +66,8 @@ class SqlStore(
     Webhooks,
     Deliveries,
     Retention,
+    AgentMail,
+    MailTending,
 ):
     """Everything the port asks for, over one database."""
 

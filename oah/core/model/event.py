@@ -45,6 +45,21 @@ class EventType(StrEnum):
     DEAD_LETTER_REDRIVEN = "dead_letter.redriven"
     DEAD_LETTER_PURGED = "dead_letter.purged"
     QUEUE_UPDATED = "queue.updated"
+    MESSAGE_QUEUED = "message.queued"
+    MESSAGE_DELIVERED = "message.delivered"
+    """Typed to the agent; ``outcome`` says what its terminal showed of it."""
+    MESSAGE_ACKED = "message.acked"
+    MESSAGE_RETURNED = "message.returned"
+    """Its delivery came to nothing: it is queued again."""
+    MESSAGE_EXPIRED = "message.expired"
+    MESSAGE_DEAD = "message.dead"
+    MESSAGE_FAILED = "message.failed"
+    """In the stream of the session that sent it: it expired, or is dead."""
+    MESSAGE_OVERDUE = "message.overdue"
+    """Its recipient is ready, and nobody delivers it."""
+    WAKE_STOPPED = "wake.stopped"
+    """Starting the agent for its messages failed too often: they start it no more."""
+    WAKE_RESUMED = "wake.resumed"
 
     @property
     def ends_run(self) -> bool:

@@ -107,7 +107,8 @@ class AgentMessage:
     message_id: MessageId
     workspace_id: WorkspaceId
     session_id: SessionId
-    seq: int
+    seq: int | None
+    """None: it is delayed."""
     mode: MessageMode
     state: MessageState
     delivery_id: DeliveryId
