@@ -1,8 +1,8 @@
 """How a command reaches the API, and with which settings.
 
 The address is ``--url``, else ``OAH_API_URL``, else ``oah.toml``, else this machine. The key is ``OAH_API_KEY``, else,
-for an API on this machine only, the admin key that ``oah up`` or ``oah-api`` left below the data directory: a key of
-this machine is never sent to another one.
+inside a run, the key of that run (``OAH_RUN_KEY``), else, for an API on this machine only, the admin key that
+``oah up`` or ``oah-api`` left below the data directory: a key of this machine is never sent to another one.
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ def api_key(settings: Settings, url: str) -> str | None:
     """The key for that API (see the module's docstring); None when there is none."""
     if settings.api_key is not None:
         return settings.api_key.get_secret_value()
+    inside = os.environ.get("OAH_RUN_KEY")
+    if inside:
+        return inside
     if not is_local(url):
         return None
     return read_admin_key(settings.data_dir)

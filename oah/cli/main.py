@@ -21,6 +21,8 @@ from oah.cli.doctor import doctor
 from oah.cli.failures import OneLineErrors
 from oah.cli.jobs import job
 from oah.cli.keys import key
+from oah.cli.mailbox import mailbox
+from oah.cli.message import message
 from oah.cli.processes import api_run, controller_run, worker_run
 from oah.cli.queue import queue
 from oah.cli.recovery import recovery
@@ -73,6 +75,8 @@ for command in (
     workspace,
     key,
     webhook,
+    mailbox,
+    message,
     agent,
     db,
     doctor,

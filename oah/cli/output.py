@@ -72,6 +72,13 @@ def write_text(text: str, *, errors: str = "replace") -> None:
     stream.flush()
 
 
+def write_bytes(data: bytes) -> None:
+    """Write bytes to stdout as they are."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
 def cell(value: Any, *, width: int | None = None) -> str:
     """One printable line for a table; ``width`` cuts it with an ellipsis."""
     if value is None or value == "":

@@ -14,6 +14,8 @@ Tenancy:    workspaces, workspace, create_workspace, update_workspace, keys, cre
 Webhooks:   create_webhook, webhooks, webhook, update_webhook, delete_webhook, test_webhook, webhook_deliveries,
             webhook_delivery, redeliver
 Jobs:       requeue_many, jobs, job, job_items, wait_job, cancel_job, audit
+Mailboxes:  create_mailbox, mailboxes, mailbox, delete_mailbox, send_message, messages, message, delete_message,
+            purge_mailbox, subscribe, receive_messages, ack_message, nack_message, extend_leases, trace_message
 Dead letters: dead_letters, dead_letter, redrive, purge
 Health:     health, ready, metrics
 
@@ -36,6 +38,7 @@ from oah.client.calls import given, moment, part, seconds
 from oah.client.inside import InsideCalls
 from oah.client.jobs import JobCalls
 from oah.client.letters import LetterCalls
+from oah.client.mailboxes import MailboxCalls
 from oah.client.sse import RUN_ENDS, Event, follow
 from oah.client.tenancy import TenancyCalls
 from oah.client.terminal import TerminalCalls
@@ -59,7 +62,7 @@ class SubmitItem(TypedDict, total=False):
     metadata: Mapping[str, Any]
 
 
-class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls, TerminalCalls):
+class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls, TerminalCalls, MailboxCalls):
     """A connection to one API. ``timeout`` (seconds) bounds each answer, ``retries`` how often a call is repeated."""
 
     def __init__(

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from oah.client.calls import Calls, given, part, seconds
+from oah.client.mailboxes import MailboxCalls
 from oah.client.transport import Json, Transport
 from oah.errors import InvalidRequest
 
@@ -82,6 +83,7 @@ class OwnRun:
                 ...
             run.wait("may I push?")
             answer = input()
+            run.mail.send_message("team.reviews", "it is pushed")
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None, *, timeout: float = 30.0) -> None:
@@ -95,6 +97,9 @@ class OwnRun:
             ) from None
         self._calls = InsideCalls()
         self._calls._api = Transport(url, key, timeout=timeout, retries=5)
+        self.mail = MailboxCalls()
+        """Mailboxes of the session's workspace, as ``Client`` has them, with the key of the run."""
+        self.mail._api = self._calls._api
 
     def __enter__(self) -> OwnRun:
         return self

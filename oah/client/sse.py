@@ -41,16 +41,39 @@ def follow(
 
     ``deadline`` by time.monotonic(). Raises TimeoutError, Unavailable after many fruitless connections, NotFound.
     """
-    last, kind = after, ""
+    frames = reconnecting(api, path, after=None if after is None else str(after), deadline=deadline, ends=ends)
+    return (_event(frame) for frame in frames)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a stream. ``id``: where to go on after it."""
+
+    name: str
+    id: str
+    data: str
+
+
+def reconnecting(
+    api: Transport,
+    path: str,
+    *,
+    after: str | None,
+    deadline: float | None,
+    ends: frozenset[str],
+    params: Mapping[str, Any] | None = None,
+) -> Iterator[Frame]:
+    """Frames after the position ``after``. As ``follow``."""
+    last, name = after, ""
     fruitless = 0
     while True:
         asked = 0.0
         try:
-            for event in _read(api, path, last, deadline):
+            for frame in _read(api, path, last, deadline, params or {}):
                 fruitless = 0
-                last, kind = event.number, event.type
-                yield event
-            if kind in ends:
+                last, name = frame.id or last, frame.name
+                yield frame
+            if name in ends:
                 return
         except _NothingMore:
             return
@@ -75,43 +98,45 @@ def _bounded(seconds: float, deadline: float | None) -> float:
 
 def _expire(deadline: float | None) -> None:
     if deadline is not None and time.monotonic() >= deadline:
-        raise TimeoutError("time is up; the run goes on")
+        raise TimeoutError("time is up; what was watched goes on")
 
 
-def _read(api: Transport, path: str, last: int | None, deadline: float | None) -> Iterator[Event]:
-    """The events of one connection."""
-    timeout, params = READ_TIMEOUT, dict[str, Any]()
+def _read(
+    api: Transport, path: str, last: str | None, deadline: float | None, asked: Mapping[str, Any]
+) -> Iterator[Frame]:
+    """The frames of one connection."""
+    timeout, params = READ_TIMEOUT, dict(asked)
     if deadline is not None:  # a comment a second, so that the deadline is met on an idle stream
-        timeout, params = min(READ_TIMEOUT, max(0.05, deadline - time.monotonic())), {"keep_alive": 1}
+        timeout, params["keep_alive"] = min(READ_TIMEOUT, max(0.05, deadline - time.monotonic())), 1
     with api.lines(path, params=params, last_event_id=last, read_timeout=timeout) as lines:
         if lines is None:
             raise _NothingMore
         yield from _parse(lines, deadline)
 
 
-def _parse(lines: Iterator[str], deadline: float | None) -> Iterator[Event]:
-    name, number, data = "message", 0, list[str]()
+def _parse(lines: Iterator[str], deadline: float | None) -> Iterator[Frame]:
+    name, position, data = "message", "", list[str]()
     for line in lines:
         _expire(deadline)
         field_name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if not line:
             if data:
-                yield _event(name, number, "\n".join(data))
-            name, number, data = "message", 0, []
+                yield Frame(name, position, "\n".join(data))
+            name, position, data = "message", "", []
         elif field_name == "event":
             name = value
         elif field_name == "id":
-            number = int(value) if value.isdigit() else 0
+            position = value
         elif field_name == "data":
             data.append(value)
 
 
-def _event(name: str, number: int, text: str) -> Event:
-    document = json.loads(text)
+def _event(frame: Frame) -> Event:
+    document = json.loads(frame.data)
     return Event(
-        number=document.get("number", number),
-        type=document.get("type", name),
+        number=document.get("number", int(frame.id) if frame.id.isdigit() else 0),
+        type=document.get("type", frame.name),
         data=document.get("data") or {},
         session_id=document.get("session_id"),
         run_id=document.get("run_id"),

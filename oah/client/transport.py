@@ -139,8 +139,10 @@ class Transport:
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         once: bool = False,
+        patience: float = 0.0,
     ) -> httpx.Response:
-        """The answer of a request that succeeded; `once`: it must not arrive twice. Raises `oah.errors`."""
+        """The answer of a request that succeeded; `once`: it must not arrive twice; `patience`: seconds that the server
+        may take beyond the usual. Raises `oah.errors`."""
         given = {name: value for name, value in (params or {}).items() if value is not None}
         tries = 0
         while True:
@@ -148,7 +150,9 @@ class Transport:
             failure: OahError
             wait: float | None = None
             try:
-                response = self._http.request(method, path, json=body, params=given, headers=headers)
+                response = self._http.request(
+                    method, path, json=body, params=given, headers=headers, timeout=self._timeout + patience
+                )
             except (httpx.TransportError, httpx.InvalidURL) as error:
                 failure = self.unreachable(error)
                 if once and not isinstance(error, NEVER_SENT):
@@ -171,7 +175,7 @@ class Transport:
 
     @contextmanager
     def lines(
-        self, path: str, *, params: Mapping[str, Any], last_event_id: int | None, read_timeout: float
+        self, path: str, *, params: Mapping[str, Any], last_event_id: int | str | None, read_timeout: float
     ) -> Iterator[Iterator[str] | None]:
         """The lines of an event stream, None when there is nothing more (204). Not repeated: the caller knows where to
         go on. Raises `oah.errors`."""
