@@ -233,13 +233,17 @@ class GatewaySettings(Section):
     port: int = Field(default=4222, ge=0, le=65_535)
     """0: any free one."""
     tls_certificate: str | None = None
+    """A PEM file; with it every client has to use TLS."""
     tls_key: str | None = None
-    token: str | None = None
+    token: SecretStr | None = None
     """Asked of every client; API keys are taken as tokens, too, and say which workspace."""
     user: str | None = None
-    password: str | None = None
+    password: SecretStr | None = None
     workspace: str = "default"
-    """Of clients that show no API key."""
+    """Of clients that show no API key. Without a token and a user such clients are let in on a loopback address only;
+    they reach mailboxes, but none of a session."""
+    probe_port: int = Field(default=8222, ge=0, le=65_535)
+    """Of its health and metrics: where NATS servers have theirs. 0: any free one."""
     max_connections: int = Field(default=10_000, ge=1)
     max_subscriptions: int = Field(default=1_000, ge=1)
     """Of one connection."""
@@ -297,6 +301,8 @@ class Settings(BaseSettings):
     webhooks: WebhookSettings = WebhookSettings()
     mail: MailSettings = MailSettings()
     gateway: GatewaySettings = GatewaySettings()
+    gateway_port: int | None = Field(default=None, ge=0, le=65_535)
+    """The same as ``gateway.port``, which it overrides: a name like that of the API's port."""
 
     @field_validator("data_dir", "blobs_dir", "homes_dir", "work_dir", "secrets_dir")
     @classmethod
@@ -332,6 +338,11 @@ class Settings(BaseSettings):
     def broker(self) -> str:
         """The Redis URL."""
         return self.redis_url.get_secret_value()
+
+    @property
+    def gateway_listens_at(self) -> int:
+        """The port of the gateway."""
+        return self.gateway.port if self.gateway_port is None else self.gateway_port
 
     @property
     def jobs_url(self) -> str:

@@ -1,4 +1,4 @@
-"""Entry points of the four console scripts, and the tree of commands.
+"""Entry points of the five console scripts, and the tree of commands.
 
 Command modules import click and each other only; a command imports the client, the settings or an adapter when it
 runs, so that ``oah --help`` and completion stay quick.
@@ -19,11 +19,12 @@ from oah.cli.database import db
 from oah.cli.dead_letters import dead_letter, quarantine
 from oah.cli.doctor import doctor
 from oah.cli.failures import OneLineErrors
+from oah.cli.gateways import gateway as gateway_group
 from oah.cli.jobs import job
 from oah.cli.keys import key
 from oah.cli.mailbox import mailbox
 from oah.cli.message import message
-from oah.cli.processes import api_run, controller_run, worker_run
+from oah.cli.processes import api_run, controller_run, gateway_run, worker_run
 from oah.cli.queue import queue
 from oah.cli.recovery import recovery
 from oah.cli.requeue import requeue
@@ -72,6 +73,7 @@ for command in (
     audit,
     recovery,
     controller_group,
+    gateway_group,
     workspace,
     key,
     webhook,
@@ -107,3 +109,8 @@ def worker() -> None:
 def controller() -> None:
     """``oah-controller``."""
     controller_run.main(prog_name="oah-controller")
+
+
+def gateway() -> None:
+    """``oah-gateway``."""
+    gateway_run.main(prog_name="oah-gateway")

@@ -1,4 +1,4 @@
-"""The three long-lived processes: ``oah api``, ``oah worker run``, ``oah controller run``.
+"""The long-lived processes: ``oah api``, ``oah worker run``, ``oah controller run``, ``oah gateway run``.
 
 They block until the process has ended; the exit code is the process's own.
 """
@@ -53,3 +53,15 @@ def controller_run(ctx: click.Context, /) -> None:
     from oah.bootstrap.controller import controller_process
 
     ctx.exit(controller_process(settings))
+
+
+@click.command("run", cls=Process)
+@click.option("--host", help="Address to bind.")
+@click.option("--port", "gateway_port", type=_PORT, help="Port to bind; 4222 when nothing says otherwise.")
+@click.pass_context
+def gateway_run(ctx: click.Context, /, *, host: str | None, gateway_port: int | None) -> None:
+    """The gateway: NATS clients reach mailboxes through it."""
+    settings = load_settings(gateway={"host": host}, gateway_port=gateway_port)
+    from oah.bootstrap.gateway import gateway_process
+
+    ctx.exit(gateway_process(settings))

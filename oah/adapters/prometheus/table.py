@@ -248,6 +248,7 @@ _EDGES = (
     ),
     _histogram("oah_http_request_seconds", "Time to the answer's last byte, streams excepted", _CALLS, route=None),
     _gauge("oah_streams_open", "Event streams held open"),
+    _gauge("oah_mail_readers", "Streams of mailboxes held open, and receives that wait for a message"),
     _counter(
         "oah_redis_errors_total",
         "Calls that Redis did not answer well",
@@ -277,6 +278,32 @@ _EDGES = (
     _histogram("oah_batch_size", "Members of a batch of store work", (1, 2, 4, 8, 16, 32, 64, 128), work=None),
 )
 
+_GATEWAY = (
+    _gauge("oah_gateway_connections", "NATS clients of this gateway"),
+    _gauge("oah_gateway_subscriptions", "Their subscriptions"),
+    _counter(
+        "oah_gateway_ends_total",
+        "Clients that went or were let go, by why",
+        reason=_of("client", "slow", "stale", "protocol", "refused", "limit", "unavailable", "fault", "stop"),
+    ),
+    _counter(
+        "oah_gateway_requests_total",
+        "Messages and requests to mailboxes over NATS, by what became of them",
+        verb=_of(
+            *("create", "send", "list", "delete", "fetch", "ack", "query"),
+            *("register", "unregister", "report", "discover"),
+        ),
+        result=_of("done", "refused", "failed"),
+    ),
+    _counter(
+        "oah_gateway_refusals_total",
+        "Subjects that clients may not use, or that say nothing",
+        what=_of("publish", "subscribe"),
+    ),
+    _counter("oah_gateway_pushed_total", "Messages of mailboxes written to NATS clients"),
+    _histogram("oah_gateway_send_seconds", "From the publish of a message until it was stored or refused", _CALLS),
+)
+
 _PROCESS = (
     _gauge(
         "oah_build_info",
@@ -289,7 +316,7 @@ _PROCESS = (
     _histogram("oah_loop_pass_seconds", "Duration of a pass", _CALLS, loop=None),
 )
 
-METRICS: tuple[Metric, ...] = (*_RUNS, *_LETTERS, *_DISPATCH, *_WORKERS, *_EDGES, *_PROCESS)
+METRICS: tuple[Metric, ...] = (*_RUNS, *_LETTERS, *_DISPATCH, *_WORKERS, *_EDGES, *_GATEWAY, *_PROCESS)
 
 STANDARD: frozenset[str] = frozenset(
     {

@@ -1,0 +1,108 @@
+"""What has to be looked at again and again: silent clients, slow ones, leases of members that live.
+
+A client that reads nothing is let go when its buffer is too full or has not moved for too long. Members of groups are
+asked more often than others: what a dead one holds must not wait for minutes. Their leases are extended only when they
+were heard of since the last look, so a peer that is half gone keeps nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from oah.errors import OahError
+from oah.gateway import frames
+from oah.gateway.commands import UNAUTHORIZED
+from oah.gateway.connection import Connection
+from oah.gateway.hub import Hub
+from oah.gateway.mail import FETCHES
+
+log = logging.getLogger(__name__)
+
+LOOK = 0.5
+"""Seconds between two looks."""
+MOST_QUESTIONS = 2
+"""PINGs without an answer; with the next one due the client is let go."""
+CONNECT_WITHIN = 5.0
+"""Seconds that a client may take to say who it is, where it has to."""
+
+
+class Keeper:
+    """For the loop's thread."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._asked: dict[Connection, float] = {}
+        self._extended_at = hub.now()
+        self._left: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(LOOK)
+            self.look()
+            if self._hub.now() - self._extended_at >= self._hub.rules.lease.total_seconds() / 3:
+                self._extended_at = self._hub.now()
+                await self.extend()
+
+    def look(self) -> None:
+        """At all connections."""
+        members = set(self._hub.mail.holders.values())
+        for connection in list(self._hub.connections):
+            self._look_at(connection, connection in members)
+        self._left = {holder: when for holder, when in self._left.items() if holder in self._hub.mail.holders}
+        self._asked = {each: when for each, when in self._asked.items() if each in self._hub.connections}
+
+    def _look_at(self, connection: Connection, member: bool) -> None:  # noqa: FBT001 (one caller)
+        rules, now = self._hub.rules, self._hub.now()
+        if self._stuck(connection, now):
+            connection.end("slow", "Slow Consumer")
+            return
+        if connection.identity is None and now - connection.opened_at > CONNECT_WITHIN:
+            connection.end("refused", "Authentication Timeout" if connection.connected else UNAUTHORIZED)
+            return
+        every = rules.ping_every.total_seconds()
+        if member:
+            every = min(every, rules.lease.total_seconds() / 3)
+        last = max(connection.heard_at, self._asked.get(connection, 0.0))
+        if now - last < every:
+            return
+        if connection.questions >= MOST_QUESTIONS:
+            connection.end("stale", "Stale Connection")
+            return
+        connection.questions += 1
+        self._asked[connection] = now
+        connection.write(frames.PING)
+
+    def _stuck(self, connection: Connection, now: float) -> bool:
+        """Whether nothing of what waits has gone out for too long."""
+        unsent = connection.unsent
+        gone, since = connection.moved
+        if not unsent or connection.written - unsent != gone:
+            connection.moved = (connection.written - unsent, now)
+            return False
+        return now - since > self._hub.rules.write_deadline.total_seconds()
+
+    async def extend(self) -> None:
+        """Leases of members that were heard of; groups look again for what came back without a word."""
+        fresh = self._hub.now() - self._hub.rules.lease.total_seconds()
+        mail = self._hub.mail
+        for holder, client in list(mail.holders.items()):
+            if not isinstance(client, Connection) or client.heard_at < fresh:
+                continue
+            if not holder.endswith(FETCHES) and holder[len(client.name) + 1 :] not in client.subscriptions:
+                self._forget(holder)
+                continue
+            try:
+                await mail.extend(holder)
+            except OahError as error:
+                log.warning("leases cannot be extended: %s", error, extra={"code": error.code})
+                return
+        self._hub.groups.ring()
+
+    def _forget(self, holder: str) -> None:
+        """One that has unsubscribed: what it has is its own for one more lease."""
+        since = self._left.setdefault(holder, self._hub.now())
+        if self._hub.now() - since > self._hub.rules.lease.total_seconds():
+            del self._left[holder]
+            self._hub.mail.holders.pop(holder, None)
