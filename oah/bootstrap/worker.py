@@ -119,6 +119,8 @@ def worker_of(
         api_url=api_url or (lambda: settings.api_url),
         answers=profile_rules(catalogue),
         workspace_answers=WorkspaceRules(kit.store, kit.clock),
+        takes_messages=_takes_messages(catalogue),
+        message_attempts=settings.mail.max_attempts,
         wait_timeout=wait_timeouts(settings, catalogue),
         on_drain=on_drain,
     )
@@ -159,6 +161,11 @@ def retry_rules(settings: Settings, catalogue: Mapping[str, Profile]) -> Callabl
     )
     rules = {name: retry.merged(deployment, profile.retry) for name, profile in catalogue.items()}
     return lambda profile: rules.get(profile, deployment)
+
+
+def _takes_messages(catalogue: Mapping[str, Profile]) -> Callable[[str], bool]:
+    refused = {name for name, profile in catalogue.items() if not profile.takes_messages}
+    return lambda profile: profile not in refused
 
 
 def _hooks(settings: Settings, catalogue: Mapping[str, Profile]) -> Callable[[str], tuple[Hook, ...]]:

@@ -7,7 +7,7 @@ never writes to SQL or Redis; what it says comes back in the result. A turn in w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -67,7 +67,9 @@ class TurnRequest:
     for one (a slash before a word) is refused. `timeout`: for this attempt, None = none. `deadline_in`: what is left of
     the run's deadline. `idle`: how long there may be no progress; None: as the profile says. `ladder`: graces used for
     a cancel; a time-out kills at once. `env`: what is the run's own and not the session's (its key, the API's
-    address)."""
+    address). `goes_on`: another text follows in the same attempt, so its recording stays open while the agent is warm.
+    `delivered`: told once, in the slot thread, that the program was seen to take the text, or that it was typed and
+    nothing is known; must not block."""
 
     run_id: str
     attempt: int
@@ -78,6 +80,8 @@ class TurnRequest:
     idle: timedelta | None = None
     ladder: KillLadder = KillLadder()
     env: Mapping[str, str] = field(default_factory=dict)
+    goes_on: bool = False
+    delivered: Callable[[Outcome], None] = lambda outcome: None
 
 
 class TurnControl(Protocol):
@@ -170,6 +174,9 @@ class Agent(Protocol):
         Raises LeaseError `fenced` when the deadman killed it (deadline or late rule): write nothing, the session may
         be somebody else's.
         """
+
+    def finish(self) -> str | None:
+        """No further text follows in this attempt, although the last one said so (`goes_on`): its recording's key."""
 
     def resume(self, request: TurnRequest, answer: str | None, control: TurnControl) -> TurnResult:
         """Go on with the turn that came back as `waiting`, in any slot thread. The result is that of the same turn;

@@ -16,13 +16,16 @@ from oah.ports.rows import Accepted, Page, RunFence
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injected:
     """What became of an attempt to give a message to an agent. ``outcome``: as in core/model/delivery.py.
-    ``turn_over``: the turn that it began has ended."""
+    ``turn_over``: the turn that it began has ended. ``refused``: why this program will never take this text: it is
+    dead. ``untried``: nothing was typed, for a reason that passes: the attempt does not count."""
 
     message_id: MessageId
     delivery_id: DeliveryId
     outcome: str
     turn_over: bool = False
     reply: str | None = None
+    refused: str | None = None
+    untried: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +113,9 @@ class MessageStore(Protocol):
         refused. A wake that is told of none has looked for the last time: what comes later makes another."""
         ...
 
-    def lose_messages(self, fence: RunFence, *, code: str) -> int:
-        """Nothing that waits can be delivered to this session's agent: all of it is dead. The last event number."""
+    def lose_messages(self, fence: RunFence, *, code: str, after_turns: bool = False) -> int:
+        """Nothing that waits can be delivered to this session's agent: all of it is dead. ``after_turns``: only if
+        there was a conversation that is lost now. The last event number; 0: nothing was lost."""
         ...
 
     def end_wake(self, fence: RunFence) -> None:

@@ -13,10 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
-from oah.core.model.ids import SessionId
 from oah.core.model.question import Question
 from oah.core.model.run import Outcome, Run, RunError, RunStatus
-from oah.core.model.session import HoldReason
 from oah.core.model.timeout import TimeoutReason
 from oah.core.policy import answers
 from oah.errors import AgentError, InvalidRequest, LeaseError, OahError, Unavailable
@@ -25,7 +23,9 @@ from oah.ports.store import Settlement
 from oah.services.run_keys import run_key
 from oah.worker.context import WorkerContext
 from oah.worker.control import Control
+from oah.worker.endings import CLOSE_GRACE, NOT_STARTED, Endings
 from oah.worker.hooks import Hooks
+from oah.worker.mail import After, Mail
 from oah.worker.opening import Openings
 from oah.worker.parked import Parked
 from oah.worker.retries import PlanRetries
@@ -35,12 +35,6 @@ from oah.worker.waiting import deadline_in
 from oah.worker.work import Asks, Assignment, Ending, Finished, Orphaned, Returned, Waited
 
 log = logging.getLogger(__name__)
-
-CLOSE_GRACE = timedelta(seconds=2)
-"""How politely an agent is ended that is not kept: its turn is over."""
-
-NOT_STARTED = ("deadline_passed", "host_away")
-"""Nothing ran, because it was too late or because there was no PTY host: the run is released, nothing is counted."""
 
 
 class Attempts:
@@ -63,11 +57,12 @@ class Attempts:
         self._parked = parked
         self._openings = Openings(context, table, parked)
         self._settler = settler
-        self._cordon = cordon
+        self._endings = Endings(context, parked, cordon)
         self._draining = draining
         self._retries = PlanRetries(context.retry_rules, context.ids.chance)
         self._mark_now = mark_now
         self._hooks = hooks
+        self.mail = Mail(context)
 
     def __call__(self, assignment: Assignment) -> None:
         """Run it and hand the ending to the settler; nothing when the session was lost."""
@@ -97,40 +92,69 @@ class Attempts:
         entry = self._table.by_run(fence)
         if entry is None:
             return None
-        refused = self._refused(assignment, entry, begun)
+        refused = self._refused(assignment, entry, begun) or self._wakes_nobody(assignment, begun)
         if refused is not None:
             return refused
-        try:
-            agent, kind = self._openings(assignment, entry)
-        except LeaseError:
-            self._killed("deadman")
-            return Orphaned(fence, "deadline_passed")
-        except OahError as error:
-            return self._not_opened(assignment, begun, error)
-        except Exception as error:
-            log.exception("opening the agent of %s", fence.session_id)
-            return self._not_opened(assignment, begun, AgentError(repr(error), code="agent_error"))
+        opened = self._opened(assignment, entry, begun)
+        if not isinstance(opened, tuple):
+            return opened
+        agent, kind = opened
         return self._turn(assignment, entry, agent, kind, begun)
+
+    def _opened(self, assignment: Assignment, entry: Entry, begun: float) -> tuple[Agent, str] | Ending:
+        """An agent and what it is, or why there is none."""
+        try:
+            return self._openings(assignment, entry)
+        except LeaseError:
+            self._endings.killed("deadman")
+            return Orphaned(assignment.fence, "deadline_passed")
+        except OahError as error:
+            return self._endings.not_opened(assignment, begun, error)
+        except Exception as error:
+            log.exception("opening the agent of %s", assignment.fence.session_id)
+            return self._endings.not_opened(assignment, begun, AgentError(repr(error), code="agent_error"))
 
     def _refused(self, assignment: Assignment, entry: Entry, begun: float) -> Ending | None:
         """The ending of an attempt for which no agent is to be opened; None: go on."""
         expired = self._expired(assignment.started.run)
         if expired is not None:
-            return self._not_begun(assignment, begun, expired)
+            return self._endings.not_begun(assignment, begun, expired)
         if not self._too_late(entry):
             self._hooks.before(assignment, stop=lambda: entry.cancel_requested or assignment.is_withdrawn())
         if self._too_late(entry) or assignment.give_back or self._draining():
-            if not self._end_warm(assignment.fence.session_id):
-                return self._unkillable(assignment, begun, "")
+            if not self._endings.end_warm(assignment.fence.session_id):
+                return self._endings.unkillable(assignment, begun, "")
             return Returned(assignment.fence, assignment.ready_class)
         return None
 
+    def _wakes_nobody(self, assignment: Assignment, begun: float) -> Ending | None:
+        """The ending of a wake that needs no agent; a warm one stays."""
+        session_id = assignment.fence.session_id
+        if not self.mail.nothing_to_do(assignment, warm=session_id in self._parked.sessions()):
+            return None
+        try:
+            agent = self._parked.take(session_id)
+        except AgentError:
+            return self._endings.unkillable(assignment, begun, "")
+        settlement = Settlement(assignment.fence, Outcome(RunStatus.COMPLETED, agent=""), keep_owner=agent is not None)
+        return Finished(settlement, assignment.ready_class, self._endings.since(begun), agent)
+
     def _turn(self, assignment: Assignment, entry: Entry, agent: Agent, kind: str, begun: float) -> Ending | None:
         if assignment.is_withdrawn():
-            if not agent.close(CLOSE_GRACE):
-                return self._unkillable(assignment, begun, kind)
-            return None if assignment.is_lost() else Returned(assignment.fence, assignment.ready_class)
+            return self._withdrawn(assignment, agent, kind, begun)
+        try:
+            self.mail.begin(assignment, agent, kind)
+        except AgentError as error:
+            return self._endings.failed(assignment, agent, kind, begun, error)
+        except Unavailable as error:
+            log.warning("session %s: its messages wait: %s", assignment.fence.session_id, error)
+            assignment.letters = False
         return self._drive(assignment, entry, agent, kind, begun)
+
+    def _withdrawn(self, assignment: Assignment, agent: Agent, kind: str, begun: float) -> Ending | None:
+        if not agent.close(CLOSE_GRACE):
+            return self._endings.unkillable(assignment, begun, kind)
+        return None if assignment.is_lost() else Returned(assignment.fence, assignment.ready_class)
 
     def _resumed(self, assignment: Assignment, begun: float) -> Ending | None:
         """The turn that asked goes on, or is ended: without an answer it is only looked at."""
@@ -139,28 +163,76 @@ class Attempts:
         entry, agent = self._table.by_run(assignment.fence), waited.agent
         if entry is None or assignment.is_withdrawn():
             if not agent.close(CLOSE_GRACE):
-                return self._unkillable(assignment, begun, waited.kind)
+                return self._endings.unkillable(assignment, begun, waited.kind)
             if entry is None or assignment.is_lost():
                 return None
-            self._killed("drain")
+            self._endings.killed("drain")
             return Orphaned(assignment.fence, "worker_drained")
         assignment.agent = agent
         return self._drive(assignment, entry, agent, waited.kind, begun)
 
     def _drive(self, assignment: Assignment, entry: Entry, agent: Agent, kind: str, begun: float) -> Ending | None:
+        """Message after message, then the run's own text, which a wake has not."""
+        if assignment.waited is None:
+            self.mail.next(assignment)
+        while True:
+            result = self._step(assignment, entry, agent, kind, begun)
+            if not isinstance(result, TurnResult):
+                return result
+            if assignment.letter is None or result.status is TurnStatus.WAITING:
+                return self._over(assignment, result, agent, kind, begun)
+            after = self.mail.over(assignment, assignment.letter, result)
+            if after is After.END:
+                return self._over(assignment, result, agent, kind, begun)
+            if after is After.BACK or assignment.is_withdrawn():
+                return self._withdrawn(assignment, agent, kind, begun)
+            opened = (agent, kind) if agent.warm else self._reopened(assignment, entry, agent, result, begun)
+            if not isinstance(opened, tuple):
+                return opened
+            agent, kind = opened
+            self.mail.next(assignment)
+
+    def _step(
+        self, assignment: Assignment, entry: Entry, agent: Agent, kind: str, begun: float
+    ) -> TurnResult | Ending | None:
+        """The next turn; of a wake that has given everything, what came of it."""
+        if assignment.waited is None and assignment.letter is None and assignment.is_wake:
+            return self.mail.summary(assignment, agent)
+        return self._once(assignment, entry, agent, kind, begun)
+
+    def _reopened(
+        self, assignment: Assignment, entry: Entry, agent: Agent, result: TurnResult, begun: float
+    ) -> tuple[Agent, str] | Ending:
+        """A program that runs for one text goes on with the conversation that this text began."""
+        started = assignment.started
+        ref = result.session_ref or agent.opening.session_ref or started.session.session_ref
+        assignment.started = replace(started, session=replace(started.session, session_ref=ref))
+        if not (result.tree_empty or agent.close(CLOSE_GRACE)):
+            return self._endings.unkillable(assignment, begun, "")
+        return self._opened(assignment, entry, begun)
+
+    def _once(
+        self, assignment: Assignment, entry: Entry, agent: Agent, kind: str, begun: float
+    ) -> TurnResult | Ending | None:
+        """One turn."""
         fence, driven = assignment.fence, self._context.clock.monotonic()
         try:
             result = self._result(assignment, entry, agent)
         except LeaseError:
             if not agent.close(CLOSE_GRACE):
-                return self._unkillable(assignment, begun, kind)
-            self._killed("deadman")
+                return self._endings.unkillable(assignment, begun, kind)
+            self._endings.killed("deadman")
             return None if assignment.is_lost() else Orphaned(fence, "deadline_passed")
         except Exception as error:
             log.exception("run %s", fence.run_id)
             result = TurnResult(status=TurnStatus.FAILED, error_code="agent_error", error_message=repr(error))
-        assignment.spent += timedelta(seconds=self._since(driven))
+        assignment.spent += timedelta(seconds=self._endings.since(driven))
         self._count_cuts(result)
+        return result
+
+    def _over(self, assignment: Assignment, result: TurnResult, agent: Agent, kind: str, begun: float) -> Ending | None:
+        """The attempt is over, or waits for somebody."""
+        fence = assignment.fence
         if not self._table.ending(fence.session_id, fence.token):
             agent.close(CLOSE_GRACE)
             return None
@@ -169,7 +241,7 @@ class Attempts:
             return self._asks(assignment, agent, kind, result.question)
         keep = result.keep_warm and not self._draining() and not assignment.is_lost() and self._context.rules.parked > 0
         if not keep and not (result.tree_empty or agent.close(CLOSE_GRACE)):
-            return self._unkillable(assignment, begun, kind)
+            return self._endings.unkillable(assignment, begun, kind)
         return self._ending(assignment, result, agent if keep else None, kind, begun)
 
     def _result(self, assignment: Assignment, entry: Entry, agent: Agent) -> TurnResult:
@@ -189,16 +261,18 @@ class Attempts:
 
     def _request(self, assignment: Assignment) -> TurnRequest:
         """What is left of the run's limits: what it waited in no slot does not count, but for its deadline."""
-        run = assignment.started.run
+        run, letter = assignment.started.run, assignment.letter
+        more = {} if letter is None else self.mail.request(assignment, letter)
         return TurnRequest(
             run_id=run.id,
             attempt=run.attempt,
-            input=run.input,
+            input=run.input if letter is None else self.mail.text(letter),
             timeout=None if run.timeout is None else max(run.timeout - assignment.spent, timedelta(0)),
             deadline_in=deadline_in(self._context, assignment),
             idle=run.idle_timeout,
             env=self._run_env(assignment),
             ladder=self._context.rules.ladder,
+            **more,
         )
 
     def _asks(self, assignment: Assignment, agent: Agent, kind: str, question: Question) -> Asks:
@@ -216,15 +290,15 @@ class Attempts:
         self, assignment: Assignment, result: TurnResult, agent: Agent | None, kind: str, begun: float
     ) -> Ending | None:
         if assignment.is_lost():
-            self._killed("lost")
+            self._endings.killed("lost")
             return None
         if result.error_code == "host_lost":
-            self._killed("host_lost")
+            self._endings.killed("host_lost")
             return Orphaned(assignment.fence, "host_lost")
         if result.error_code in NOT_STARTED:
             return Returned(assignment.fence, assignment.ready_class)
         if assignment.give_back and result.status in (TurnStatus.FAILED, TurnStatus.WAITING):
-            self._killed("drain")
+            self._endings.killed("drain")
             return Returned(assignment.fence, assignment.ready_class)
         error = None
         if result.error_code is not None:
@@ -239,16 +313,9 @@ class Attempts:
             **self._openings.facts(assignment, result, kind),
         )
         settlement = Settlement(assignment.fence, outcome, keep_owner=agent is not None)
-        return Finished(settlement, assignment.ready_class, self._since(begun), agent)
+        return Finished(settlement, assignment.ready_class, self._endings.since(begun), agent)
 
     # --- the agent ---
-
-    def _end_warm(self, session_id: SessionId) -> bool:
-        try:
-            warm = self._parked.take(session_id)
-        except AgentError:
-            return False
-        return warm is None or warm.close(CLOSE_GRACE)
 
     def _control(self, entry: Entry, assignment: Assignment) -> Control:
         limit, boottime = self._context.rules.output_bytes, self._context.clock.boottime
@@ -277,40 +344,6 @@ class Attempts:
     def _too_late(self, entry: Entry) -> bool:
         deadline = self._table.deadline(entry.session_id, entry.token)
         return deadline is None or self._context.clock.boottime() >= deadline
-
-    # --- endings that are no turn ---
-
-    def _not_opened(self, assignment: Assignment, begun: float, error: OahError) -> Ending:
-        if error.code in NOT_STARTED:
-            return Returned(assignment.fence, assignment.ready_class)
-        if isinstance(error, Unavailable):
-            return Orphaned(assignment.fence, "host_lost")
-        if error.code == "agent_unkillable":
-            return self._unkillable(assignment, begun, "fresh")
-        outcome = Outcome(RunStatus.FAILED, error=RunError(error.code, error.message), agent="fresh")
-        return Finished(Settlement(assignment.fence, outcome), assignment.ready_class, self._since(begun))
-
-    def _not_begun(self, assignment: Assignment, begun: float, reason: TimeoutReason) -> Ending:
-        """No agent is opened for it; a warm one goes, for parking it again would be a turn of its own."""
-        if not self._end_warm(assignment.fence.session_id):
-            return self._unkillable(assignment, begun, "")
-        outcome = Outcome(RunStatus.TIMED_OUT, error=reason.error, agent="")
-        return Finished(Settlement(assignment.fence, outcome), assignment.ready_class, self._since(begun))
-
-    def _unkillable(self, assignment: Assignment, begun: float, kind: str) -> Ending:
-        """A tree that cannot be emptied: the run ends, the session is held, this worker takes no more."""
-        self._killed("unkillable")
-        self._cordon(f"the agent of session {assignment.fence.session_id} cannot be killed")
-        error = RunError("agent_unkillable", "the agent's process tree could not be killed; the session is held")
-        outcome = Outcome(RunStatus.FAILED, error=error, agent=kind or "fresh")
-        settlement = Settlement(assignment.fence, outcome, keep_owner=False, hold=HoldReason.UNKILLABLE)
-        return Finished(settlement, assignment.ready_class, self._since(begun))
-
-    def _killed(self, reason: str) -> None:
-        self._context.telemetry.count("oah_agents_killed_total", reason=reason)
-
-    def _since(self, begun: float) -> float:
-        return max(self._context.clock.monotonic() - begun, 0.0)
 
 
 def _ended(result: TurnResult, control: Control, agent: Agent) -> TurnResult:

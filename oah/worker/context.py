@@ -120,6 +120,10 @@ class WorkerContext:
     """Which questions of its programs a profile answers itself."""
     workspace_answers: Callable[[WorkspaceId], tuple[Rule, ...]] = lambda workspace: ()
     """The same of a workspace, as it was known a moment ago."""
+    takes_messages: Callable[[str], bool] = lambda profile: True
+    """Whether messages may be given to a profile's program as texts."""
+    message_attempts: int = 5
+    """Given to an agent so often, a message becomes a dead letter."""
     wait_timeout: Callable[[str], timedelta] = lambda profile: timedelta(days=1)
     """How long a question of that profile's program stands."""
     on_drain: Callable[[], None] = lambda: None

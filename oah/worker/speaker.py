@@ -10,7 +10,9 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from oah.core.dialogue.messages import spoken
 from oah.core.model.ids import SessionId
+from oah.core.model.message import Sender
 from oah.errors import OahError, Unavailable
 from oah.ports.commands import CommandKind, Delivery, WorkerCommand
 from oah.ports.steps import Inside
@@ -88,7 +90,7 @@ class Speaker:
                 return Delivery.MISSED
             threading.Event().wait(0.05)
         try:
-            text, asked_for = str(command.data.get("text", "")), command.kind is CommandKind.INPUT
+            text, asked_for = _text(command), command.kind is CommandKind.INPUT
             return assignment.agent.say(text, PROOF, asked_for=asked_for)
         except Exception:
             log.exception("speaking to the agent of %s", assignment.fence.session_id)
@@ -119,3 +121,13 @@ class Speaker:
         assert command.run_id is not None  # an input is about a run
         inside = Inside(command.run_id, fence=None if assignment is None else assignment.fence, by=command.by)
         return self._context.store.input_given(inside, command.id, delivery, resumed=resumed).event_number
+
+
+def _text(command: WorkerCommand) -> str:
+    """What is typed; a message with the line that says whose it is."""
+    text, message_id = str(command.data.get("text", "")), command.data.get("message_id")
+    if message_id is None:
+        return text
+    sender = command.data.get("sender") or {}
+    who = Sender(by=sender.get("by") or "", session_id=sender.get("session_id"), run_id=sender.get("run_id"))
+    return spoken(str(message_id), who, text)

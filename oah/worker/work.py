@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from oah.core.model.ids import ClaimToken, SessionId
+from oah.core.model.message import AgentMessage
 from oah.core.model.question import Question
-from oah.core.model.run import ReadyClass
+from oah.core.model.run import ReadyClass, RunKind
 from oah.ports.agent import Agent
 from oah.ports.store import RunFence, Settlement, Started
 
@@ -50,6 +51,19 @@ class Assignment:
     """What was answered; None: nobody has, the turn is only looked at, because it is to end."""
     spent: timedelta = timedelta(0)
     """In its turn, without the time that it waited in no slot."""
+    letter: AgentMessage | None = None
+    """The message whose turn it is; None: the run's own text."""
+    letters: bool = True
+    """Whether it looks for a message before the run's own text."""
+    typed: bool = False
+    """Whether the program was seen to take it, or it was typed at least."""
+    replies: list[str] = field(default_factory=list)
+    """What the agent answered to messages."""
+
+    @property
+    def is_wake(self) -> bool:
+        """Its run has no text of its own."""
+        return self.started.run.kind is RunKind.WAKE
 
     def is_lost(self) -> bool:
         """Asked again and again: another thread may have set it."""

@@ -106,6 +106,7 @@ class Worker(ThreadComponent):
             mark_now=self._mark_now,
             hooks=self._hooks,
         )
+        self._attempts.mail.happened = self._teller.happened
         waiting.finish, self._errands.waiting = self._attempts, waiting.all
         self._ear = Ear(context, self._claimer, look=self._look)
         self._vigil = Vigil(context)

@@ -54,6 +54,10 @@ class NoopAgent:
             return TurnResult(status=TurnStatus.CANCELLED, keep_warm=True)
         return TurnResult(status=TurnStatus.COMPLETED, output=request.input, exit_code=0, keep_warm=True)
 
+    def finish(self) -> str | None:
+        """Nothing is recorded."""
+        return None
+
     def resume(self, request: TurnRequest, answer: str | None, control: TurnControl) -> TurnResult:
         """It never asks."""
         raise Conflict("no turn of this agent waits", code="not_waiting")

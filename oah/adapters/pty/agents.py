@@ -76,6 +76,7 @@ class PtyAgent:
         self._run, self._attempt = spec.run_id, spec.attempt
         self._closed = False
         self._dropped = 0
+        self._goes_on = False
         self.speech = Speech()
         self.conversation = Conversation(spec, profile.tables, source=profile.source)
 
@@ -231,10 +232,15 @@ class PtyAgent:
             self.live.bound(None, 0)
         return self.around.writer.finish(recording)
 
+    def finish(self) -> str | None:
+        """See ports.agent.Agent."""
+        return self.finish_recording()
+
     # -- the end of a turn ------------------------------------------------------------------------------------------
 
     def watch(self, process: PtyProcess, request: TurnRequest, control: TurnControl) -> Watch:
         """Over a turn that begins now."""
+        self._goes_on = request.goes_on
         profile = self.profile
         return Watch(
             self.around.host,
@@ -268,10 +274,10 @@ class PtyAgent:
         """The result from what was seen. Raises LeaseError `fenced`."""
         process = self.process
         notice = process.exited() if process is not None else None
-        recording = self.finish_recording()
+        outcome = judge(facts, failed_code=self.profile.failed_code)
+        recording = None if self._goes_on and outcome.keep_warm else self.finish_recording()
         output, blob = hearing.finish()
         watch.refuse_fenced()
-        outcome = judge(facts, failed_code=self.profile.failed_code)
         dropped = self._dropped_since(process)
         empty = bool(process is not None and process.empty) and notice is not None
         if empty:

@@ -132,6 +132,7 @@ class Course:
             if ended.outcome is Outcome.FAILED:
                 raise AgentError(ended.reason, code="delivery_failed")
             self._state = turn.Turn(time.monotonic())
+            self.request.delivered(ended.outcome)
         elif self.watch.cancelled and not self.watch.over():
             self.over = clear(self.screen)
 

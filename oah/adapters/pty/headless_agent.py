@@ -23,6 +23,7 @@ from oah.core.dialogue.outcome import Facts
 from oah.core.dialogue.profile import Profile
 from oah.core.dialogue.screen_profile import HeadlessRules, screen_profile
 from oah.core.dialogue.text import Answer, strip_escapes
+from oah.core.model.delivery import Outcome
 from oah.errors import AgentError, Broken, Unavailable
 from oah.ports.agent import MAX_RESULT_BYTES, AgentSpec, TurnControl, TurnRequest, TurnResult, TurnStatus
 
@@ -114,6 +115,7 @@ class HeadlessAgent(PtyAgent):
             process = self.spawn(self._command(text, answer), {**self._headless.env, **request.env})
         except (AgentError, Unavailable) as error:
             return self.failed(error)
+        request.delivered(Outcome.CONFIRMED)
         watch = self.watch(process, request, control)
         hearing = self.hearing(request, control, watch)
         said = Answer(_SAID)

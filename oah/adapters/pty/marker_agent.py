@@ -16,6 +16,7 @@ from oah.adapters.pty.watch import Watch
 from oah.core.dialogue.marker import begin_pattern, end_pattern, ended, injection, input_fault
 from oah.core.dialogue.outcome import Facts
 from oah.core.dialogue.text import Answer
+from oah.core.model.delivery import Outcome
 from oah.errors import AgentError, LeaseError, Unavailable
 from oah.ports.agent import MAX_RESULT_BYTES, TurnControl, TurnRequest, TurnResult, TurnStatus
 from oah.ports.terminal import ExitCause
@@ -121,7 +122,7 @@ class MarkerAgent(PtyAgent):
         try:
             self._inject(request, watch)
             try:
-                facts = self._listen(watch, hearing)
+                facts = self._listen(watch, hearing, request)
             finally:
                 self.speech.end()
         except AgentError as error:
@@ -185,7 +186,7 @@ class MarkerAgent(PtyAgent):
                 raise AgentError("somebody's half-typed line stands at the prompt", code=_TAKEN)
             time.sleep(0.05)
 
-    def _listen(self, watch: Watch, hearing: Hearing) -> Facts:
+    def _listen(self, watch: Watch, hearing: Hearing, request: TurnRequest) -> Facts:
         begin, end = compiled(begin_pattern(self.nonce, self._turn)), compiled(end_pattern(self.nonce, self._turn))
         waiting = [end, begin]
         self._matcher.listen(None)
@@ -196,6 +197,7 @@ class MarkerAgent(PtyAgent):
                 break
             if isinstance(seen, Match) and seen.index == 1:
                 waiting = [end]
+                request.delivered(Outcome.CONFIRMED)
                 self._matcher.listen(hearing)
                 self.speech.begin()
             elif isinstance(seen, Match):

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select, update
 
-from oah.adapters.sql.agent_messages import lose
+from oah.adapters.sql.agent_messages import UNSETTLED, give_back, lose
 from oah.adapters.sql.aggregate import Aggregate, Transaction
 from oah.adapters.sql.mail_endings import Told, change, fail
 from oah.adapters.sql.mail_tables import agent_messages, messages
@@ -20,7 +20,7 @@ from oah.adapters.sql.pages import paged
 from oah.adapters.sql.rows import moment, parsed, required
 from oah.adapters.sql.tables import runs, sessions
 from oah.adapters.sql.text import cleaned
-from oah.adapters.sql.wakes import ACTIVE, make_wake, new_id, session_now, waiting, wake_if_due
+from oah.adapters.sql.wakes import ACTIVE, had_turns, make_wake, new_id, session_now, waiting, wake_if_due
 from oah.core.model.delivery import Outcome
 from oah.core.model.event import EventType
 from oah.core.model.ids import DeliveryId, MessageId, RunId, SessionId, WorkspaceId
@@ -43,7 +43,6 @@ C = agent_messages.c
 REPLY = 2_000
 """Characters of an agent's answer that the event of its acknowledgement repeats."""
 _NOTHING = timedelta(0)
-UNSETTLED = (MessageState.QUEUED.value, MessageState.DELIVERED.value)
 
 
 class AgentMail(Aggregate):
@@ -97,6 +96,7 @@ class AgentMail(Aggregate):
                 return Taken()
             told_of = Told()
             taken: list[Any] = []
+            give_back(transaction, fence.session_id, told_of=told_of)
             found = select(agent_messages).where(*waiting(fence.session_id)).order_by(C.seq)
             for row in transaction.connection.execute(found.limit(limit + 256)).all():
                 if len(taken) >= limit:
@@ -112,12 +112,14 @@ class AgentMail(Aggregate):
                 tuple(made(row, contents.get(row.message_id)) for row in taken), told_of.get(fence.session_id, 0)
             )
 
-    def lose_messages(self, fence: RunFence, *, code: str) -> int:
+    def lose_messages(self, fence: RunFence, *, code: str, after_turns: bool = False) -> int:
         """With their senders' sessions locked."""
         with self._database.read() as connection:
             senders = senders_of(connection, [fence.session_id])
         with self._transaction({fence.session_id, *senders}) as transaction:
             if _kind(transaction, fence) is None:
+                return 0
+            if after_turns and not had_turns(transaction.connection, fence.session_id):
                 return 0
             told_of = Told()
             lose(transaction, fence.session_id, code, told_of=told_of)
@@ -132,7 +134,11 @@ class AgentMail(Aggregate):
 
     def injected(self, fence: RunFence, done: Sequence[Injected]) -> Settled:
         """Each by its delivery identity."""
-        with self._transaction([fence.session_id]) as transaction:
+        senders: set[SessionId] = set()
+        if any(each.refused is not None for each in done):
+            with self._database.read() as connection:
+                senders = senders_of(connection, [fence.session_id])
+        with self._transaction({fence.session_id, *senders}) as transaction:
             told_of = Told()
             states = tuple(_injected(transaction, fence, each, told_of) for each in done)
             return Settled(states, told_of.get(fence.session_id, 0))
@@ -178,7 +184,7 @@ class AgentMail(Aggregate):
             session = session_now(transaction, session_id)
             decision, accepted = wake_if_due(transaction, session, pause=_NOTHING)
             if isinstance(decision, NotNow) and decision.why is WhyNot.LAZY:
-                accepted = make_wake(transaction, session, after=_NOTHING, pause=_NOTHING)
+                accepted = make_wake(transaction, session, after=_NOTHING, pause=_NOTHING, by=by)
             if isinstance(decision, Lost):
                 told_of = Told()
                 lose(transaction, session_id, decision.code, told_of=told_of)
@@ -226,6 +232,13 @@ def _injected(transaction: Transaction, fence: RunFence, done: Injected, told_of
         return MessageState.DEAD
     state = MessageState(row.state)
     if row.delivery_id != done.delivery_id or state.settled or row.session_id != fence.session_id:
+        return state
+    if done.refused is not None:
+        fail(transaction, row, done.refused, told_of=told_of)
+        return MessageState.DEAD
+    if done.untried:
+        values = {"attempts": row.attempts - 1, "run_id": None, "attempt": 0}
+        connection.execute(update(agent_messages).where(C.message_id == row.message_id).values(**values))
         return state
     if done.outcome == Outcome.FAILED.value:
         # It is not in the agent's turn; the attempt that has it gives it back by ending.

@@ -12,15 +12,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import and_, select, update
 
 from oah.adapters.sql.aggregate import Transaction
 from oah.adapters.sql.columns import MICROSECOND, later
-from oah.adapters.sql.mail_endings import REASONS, Told, add, again, change, fail, tell
+from oah.adapters.sql.mail_endings import Told, add, again, change, fail, tell
 from oah.adapters.sql.mail_tables import agent_messages, messages
 from oah.adapters.sql.rows import parsed
 from oah.adapters.sql.statements import CommandRow
+from oah.adapters.sql.tables import worker_commands
 from oah.adapters.sql.wakes import IN_HAND, make_run, new_id, session_now, waiting, wake_if_due
+from oah.core.model.delivery import Outcome
 from oah.core.model.event import EventType
 from oah.core.model.ids import SessionId, WorkerId
 from oah.core.model.mailbox import Mailbox
@@ -29,11 +31,12 @@ from oah.core.model.run import RunClass, RunKind
 from oah.core.model.session import Session, SessionState
 from oah.core.policy.wake import SESSION_CLOSED, Lost, Rules
 from oah.errors import Conflict, InvalidRequest, LimitReached
-from oah.ports.commands import CommandKind
+from oah.ports.commands import CommandKind, Delivery
 from oah.ports.mailboxes import ForAgent, NewMessage
 from oah.ports.store import Accepted
 
 PAUSE = Rules().pause
+UNSETTLED = (MessageState.QUEUED.value, MessageState.DELIVERED.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,59 @@ def lose(transaction: Transaction, session_id: SessionId, code: str, *, told_of:
     return len(rows)
 
 
+RUN_OVER = and_(agent_messages.c.run_id.is_not(None), ~IN_HAND)
+"""Whoever had it in hands has it no more."""
+
+
+def give_back(transaction: Transaction, session_id: SessionId, *, told_of: Told) -> int:
+    """What attempts that are over had in their hands; how many were delivered and are queued again.
+
+    What was said into a turn that ended is acknowledged by that end. A turn of its own that did not end, or a text that
+    nobody says any more, is given again.
+    """
+    c, returned = agent_messages.c, 0
+    mine = (c.session_id == session_id, c.state.in_(UNSETTLED), RUN_OVER, c.mode != MessageMode.RUN.value)
+    for row in transaction.connection.execute(select(agent_messages).where(*mine).order_by(c.seq)).all():
+        steered, delivered = row.mode == MessageMode.STEER.value, row.state == MessageState.DELIVERED.value
+        if steered and delivered:
+            change(transaction, row, MessageState.ACKED, told_of=told_of, by="turn")
+            continue
+        values: dict[str, Any] = {"run_id": None, "attempt": 0}
+        if delivered:
+            change(transaction, row, MessageState.QUEUED, told_of=told_of)
+            values["redelivered"] = True
+            returned += 1
+        elif steered and _taken(transaction, row):
+            values["redelivered"] = True  # a worker had it, and died before it said what came of it
+        _set(transaction, row.message_id, **values)
+    return returned
+
+
+def _taken(transaction: Transaction, row: Any) -> bool:
+    said = select(worker_commands.c.taken_at).where(worker_commands.c.request_id == row.delivery_id)
+    return transaction.connection.execute(said).scalar() is not None
+
+
+def steered(transaction: Transaction, session_id: SessionId, delivery_id: str, delivery: Delivery) -> Accepted | None:
+    """What became of a text for the live turn. One that was not said waits for the next boundary; the wake for it, if
+    there is to be one."""
+    c = agent_messages.c
+    row = transaction.connection.execute(
+        select(agent_messages).where(
+            c.session_id == session_id, c.delivery_id == delivery_id, c.state == MessageState.QUEUED.value
+        )
+    ).first()
+    if row is None:
+        return None
+    told_of = Told()
+    if delivery in (Delivery.DELIVERED, Delivery.UNVERIFIED):
+        outcome = Outcome.CONFIRMED if delivery is Delivery.DELIVERED else Outcome.UNVERIFIED
+        change(transaction, row, MessageState.DELIVERED, told_of=told_of, outcome=outcome.value)
+        return None
+    _set(transaction, row.message_id, run_id=None, attempt=0, outcome=None)
+    return tend(transaction, session_now(transaction, session_id), told_of, pause=PAUSE)
+
+
 def withdraw_for_agent(transaction: Transaction, session_id: SessionId, message_id: str) -> bool:
     """A message is deleted from the mailbox by hand: nobody gets it any more. The session is locked. False: it was
     settled before, or is being delivered now."""
@@ -213,16 +269,3 @@ def _set(transaction: Transaction, message_id: str, **values: Any) -> None:
     transaction.connection.execute(
         update(agent_messages).where(agent_messages.c.message_id == message_id).values(**values)
     )
-
-
-__all__ = [
-    "REASONS",
-    "QueuedForAgent",
-    "lose",
-    "number_for_agent",
-    "queue_for_agent",
-    "redrive_for_agent",
-    "steer",
-    "tend",
-    "withdraw_for_agent",
-]

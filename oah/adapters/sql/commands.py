@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Select, insert, select, update
 
+from oah.adapters.sql.agent_messages import steered
 from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.audits import entry, record
 from oah.adapters.sql.columns import now
@@ -95,6 +96,8 @@ class Commands(Aggregate):
             )
             if not transaction.connection.execute(answered).rowcount:
                 return 0
+            if asked.message_id is not None:
+                steered(transaction, asked.session_id, asked.request_id, delivery)
             data = {"delivery": delivery.value, "by": asked.given_by, "request_id": asked.request_id}
             return transaction.append_event(
                 asked.session_id, EventType.RUN_STEERED, run_id=asked.run_id, attempt=asked.attempt, data=data
@@ -124,7 +127,8 @@ class Commands(Aggregate):
 
 def _about_a_run() -> Select[Any]:
     c = worker_commands.c
-    return select(c.id, c.given_by, c.run_id, c.attempt, c.request_id, runs.c.session_id).join(
+    message_id = c.data["message_id"].as_string().label("message_id")
+    return select(c.id, c.given_by, c.run_id, c.attempt, c.request_id, message_id, runs.c.session_id).join(
         runs, runs.c.id == c.run_id
     )
 

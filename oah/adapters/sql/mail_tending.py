@@ -15,13 +15,13 @@ from typing import Any
 from sqlalchemy import Connection, and_, exists, func, or_, select, update
 
 from oah.adapters.sql.agent_mail import C, senders_of
-from oah.adapters.sql.agent_messages import tend
+from oah.adapters.sql.agent_messages import RUN_OVER, give_back, tend
 from oah.adapters.sql.aggregate import Aggregate, Transaction
 from oah.adapters.sql.columns import MICROSECOND, age_us, later, now
 from oah.adapters.sql.mail_endings import Told, change, fail, tell
 from oah.adapters.sql.mail_tables import agent_messages
-from oah.adapters.sql.tables import runs, session_owners, sessions, worker_commands
-from oah.adapters.sql.wakes import ACTIVE, FRESH, IN_HAND, LIVE, session_now, wake_ended
+from oah.adapters.sql.tables import runs, session_owners, sessions
+from oah.adapters.sql.wakes import ACTIVE, FRESH, IN_HAND, LIVE, TALKED, session_now, wake_ended
 from oah.core.model.event import EventType
 from oah.core.model.ids import SessionId
 from oah.core.model.message import MessageMode, MessageState, WakeMode
@@ -35,7 +35,6 @@ QUEUED, DELIVERED = MessageState.QUEUED.value, MessageState.DELIVERED.value
 UNSETTLED = C.state.in_([QUEUED, DELIVERED])
 TOLD = "overdue"
 """In the reason of a queued message: its event was written."""
-_RUN_OVER = and_(C.run_id.is_not(None), ~IN_HAND)
 _BECAME = exists().where(runs.c.id == C.run_id, or_(runs.c.attempt > 0, runs.c.status.not_in(LIVE)))
 
 
@@ -130,12 +129,11 @@ def _to_do(connection: Connection, limit: int) -> list[SessionId]:
     eligible = exists().where(
         runs.c.session_id == sessions.c.id, runs.c.status == RunStatus.QUEUED.value, ~runs.c.deferred
     )
-    talked = exists().where(runs.c.session_id == sessions.c.id, runs.c.status == RunStatus.COMPLETED.value)
-    lost = and_(sessions.c.session_ref.is_(None), ~owned, talked)
+    lost = and_(sessions.c.session_ref.is_(None), ~owned, TALKED)
     found: set[str] = set()
     for statement in (
         by_message.where(C.expires_at <= now(), ~IN_HAND, C.mode != MessageMode.RUN.value),
-        by_message.where(_RUN_OVER, C.mode != MessageMode.RUN.value),
+        by_message.where(RUN_OVER, C.mode != MessageMode.RUN.value),
         by_message.where(C.mode == MessageMode.RUN.value, C.run_id.is_not(None), _BECAME, _CHANGED),
         select(sessions.c.id).where(sessions.c.unsettled > 0, sessions.c.state != SessionState.OPEN.value, waits),
         select(sessions.c.id).where(wake_ended()),
@@ -162,8 +160,7 @@ def _tend(transaction: Transaction, session_id: SessionId, rules: Rules, done: _
     mine = select(agent_messages).where(C.session_id == session_id, UNSETTLED).order_by(C.seq)
     for row in connection.execute(mine.where(C.mode == MessageMode.RUN.value, C.run_id.is_not(None))).all():
         _follow(transaction, row, done)
-    for row in connection.execute(mine.where(_RUN_OVER, C.mode != MessageMode.RUN.value)).all():
-        _give_back(transaction, row, done)
+    done.returned += give_back(transaction, session_id, told_of=done.told)
     late = mine.where(C.expires_at <= now(), C.state == QUEUED, C.mode != MessageMode.RUN.value, ~IN_HAND)
     for row in connection.execute(late).all():
         fail(transaction, row, "expired", told_of=done.told)
@@ -193,25 +190,6 @@ def _follow(transaction: Transaction, row: Any, done: _Done) -> None:
     else:
         fail(transaction, row, "run_not_started", told_of=done.told)
         done.dead += 1
-
-
-def _give_back(transaction: Transaction, row: Any, done: _Done) -> None:
-    """Its attempt is over. What was said into a turn that ended is acknowledged by that end; a turn of its own that did
-    not end, or a text that nobody says any more, is given again."""
-    if row.mode == MessageMode.STEER.value and row.state == DELIVERED:
-        change(transaction, row, MessageState.ACKED, told_of=done.told, by="turn")
-        done.acked += 1
-        return
-    values: dict[str, Any] = {"run_id": None, "attempt": 0}
-    if row.mode == MessageMode.STEER.value:
-        said = select(worker_commands.c.taken_at).where(worker_commands.c.request_id == row.delivery_id)
-        if transaction.connection.execute(said).scalar() is not None:
-            values["redelivered"] = True  # a worker took it, and died before it said what came of it
-    if row.state == DELIVERED:
-        change(transaction, row, MessageState.QUEUED, told_of=done.told, reason=None)
-        values["redelivered"] = True
-        done.returned += 1
-    transaction.connection.execute(update(agent_messages).where(C.message_id == row.message_id).values(**values))
 
 
 def _end_wake(transaction: Transaction, session_id: SessionId, rules: Rules, done: _Done) -> None:

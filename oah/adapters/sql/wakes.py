@@ -11,13 +11,13 @@ import secrets
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, exists, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, exists, func, insert, or_, select, update
 
 from oah.adapters.sql.aggregate import Transaction, picked
 from oah.adapters.sql.columns import MICROSECOND, age_us, later, now
 from oah.adapters.sql.mail_tables import agent_messages
 from oah.adapters.sql.rows import RUN_COLUMNS, SESSION_COLUMNS, run_of, session_of
-from oah.adapters.sql.tables import CLASS_RANKS, runs, session_owners, sessions
+from oah.adapters.sql.tables import CLASS_RANKS, run_attempts, runs, session_owners, sessions
 from oah.core.model.event import EventType
 from oah.core.model.ids import RunId, SessionId
 from oah.core.model.message import MessageMode, MessageState
@@ -82,11 +82,27 @@ def _view(transaction: Transaction, session: Session) -> View:
         under_way=session.wake_run_id is not None and there(runs.c.id == session.wake_run_id, runs.c.status.in_(LIVE)),
         run_next=there(runs.c.status == RunStatus.QUEUED.value, ~runs.c.deferred),
         alive=connection.execute(owner).first() is not None,
-        had_turns=there(runs.c.status == RunStatus.COMPLETED.value),
+        had_turns=had_turns(connection, session.id),
         resumable=session.session_ref is not None,
         stopped=session.wake_stopped,
         pause_left=timedelta(microseconds=max(-int(age or 0), 0)),
     )
+
+
+TALKED = exists().where(
+    runs.c.session_id == sessions.c.id,
+    runs.c.status == RunStatus.COMPLETED.value,
+    run_attempts.c.run_id == runs.c.id,
+    run_attempts.c.attempt == runs.c.attempt,
+    run_attempts.c.agent != "",
+)
+"""There was a conversation: a turn of an agent that ended."""
+
+
+def had_turns(connection: Connection, session_id: SessionId) -> bool:
+    """Whether there was a conversation that can be lost."""
+    found = select(sessions.c.id).where(sessions.c.id == session_id, TALKED)
+    return connection.execute(found).first() is not None
 
 
 def wake_if_due(
@@ -106,10 +122,14 @@ def make_wake(
     after: timedelta,
     pause: timedelta,
     run_class: RunClass = RunClass.INTERACTIVE,
+    by: str | None = None,
 ) -> Accepted:
     """A run without a text of its own, and the next pause. It is not tried again by the rules of runs: those of wakes
     say when there is another."""
-    accepted = make_run(transaction, session, RunKind.WAKE, "", after=after, run_class=run_class, max_retries=0)
+    metadata = {} if by is None else {"by_hand": by}
+    accepted = make_run(
+        transaction, session, RunKind.WAKE, "", after=after, run_class=run_class, max_retries=0, metadata=metadata
+    )
     values = {"wake_run_id": accepted.run.id, "wake_after": later((after + pause) // MICROSECOND)}
     transaction.connection.execute(update(sessions).where(sessions.c.id == session.id).values(**values))
     return accepted

@@ -22,6 +22,8 @@ take.
 whether the processor time of its tree counts as progress.
 * ``[home]``, ``[limits]``: see housing.py. ``[resume]``: see resuming.py.
 * ``steer``: whether a text may be typed to it while it works; it drops at the end of a turn what it did not read.
+* ``messages``: whether messages for its sessions may be given to it as texts; without the key to all but interpreters
+  and commands, which would execute what anybody sends.
 * ``[[answers]]`` ``action``, ``names``, ``kinds``, ``matches``, ``answer``: which of its questions are answered without
   a person (core/policy/answers.py); ``wait_timeout_seconds``: how long a question stands.
 * ``env``, ``rows``, ``cols``; ``failed_code``: error code of a turn whose status is not 0.
@@ -84,6 +86,7 @@ class Profile:
     cpu_is_progress: bool = False
     hooks: tuple[Hook, ...] = ()
     steer: bool = False
+    messages: bool | None = None
     recovery_strategy: RecoveryStrategy | None = None
     recovery_max_attempts: int | None = None
     retry: RetryWish = NO_WISH
@@ -92,6 +95,11 @@ class Profile:
     tables: Mapping[str, Any] = field(default_factory=dict)
     """What others read (`screen_profile.py`, `resuming.py`, `housing.py`)."""
     source: str = ""
+
+    @property
+    def takes_messages(self) -> bool:
+        """Whether messages may be given to it: what an interpreter is given it executes."""
+        return self.kind not in (Kind.MARKER, Kind.COMMAND) if self.messages is None else self.messages
 
 
 def parse_profile(text: str, *, source: str) -> Profile:
@@ -128,6 +136,7 @@ def profile_from(table: Mapping[str, Any], *, source: str) -> Profile:
             "failed_code",
             "cpu_is_progress",
             "steer",
+            "messages",
         )
         if key in table
     }
@@ -208,6 +217,7 @@ _TYPES = {
     "answers": "list of tables",
     "wait_timeout_seconds": "number",
     "steer": "boolean",
+    "messages": "boolean",
     "recovery": "table",
     "retry": "table",
     "screen": "table",
