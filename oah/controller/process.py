@@ -32,6 +32,7 @@ from oah.services.epoch import EpochKeeper
 from oah.services.expire import ExpireRuns
 from oah.services.forget import ForgetWorkers
 from oah.services.jobs import MeasureJobs
+from oah.services.mail_sweep import SweepMail
 from oah.services.measure import MeasureQueues
 from oah.services.orphans import JudgeOwners
 from oah.services.place import Places
@@ -42,6 +43,7 @@ from oah.services.recover import RecoverOwners
 from oah.services.rehydrate import Rehydrate
 from oah.services.relay import RelayRuns
 from oah.services.sweep import SweepLeases
+from oah.services.wake import TellAgents, TendMessages
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class Services:
     expire: ExpireRuns
     letters: EvictLetters
     poison: BuryPoison
+    messages: TendMessages
+    mail: SweepMail
     prune: Prune | None
     going_on: Callable[[], bool] = field(default=lambda: True)
 
@@ -111,7 +115,10 @@ class Services:
             Duty("reconcile", rules.reconcile_every, lambda: self.reconcile.look(epoch(), self.going_on)),
             Duty("caps", rules.reconcile_every, lambda: self.caps(epoch())),
             Duty("children", rules.look_again_every, lambda: self.children(epoch(), self.going_on)),
+            Duty("messages", rules.mail_every, lambda: self.messages(epoch())),
             Duty("measure", rules.measure_every, self.measure),
+            Duty("measure_mail", rules.measure_every, self.mail.measure),
+            Duty("overdue", rules.measure_every, self.messages.watch),
             Duty("forget", rules.audit_every, self.forget),
             Duty("poison", rules.audit_every, self.poison),
             Duty("letters", rules.measure_every, self.letters),
@@ -146,6 +153,8 @@ def create_services(context: ControllerContext, *, going_on: Callable[[], bool] 
         expire=ExpireRuns(store, broker, places, telemetry, decisions),
         letters=EvictLetters(store, broker, telemetry, rules.dead_letters),
         poison=BuryPoison(store, broker),
+        messages=TendMessages(store, broker, telemetry, decisions, rules.wake, rules.overdue),
+        mail=SweepMail(store, broker, telemetry, TellAgents(store, broker, context.epochs.current)),
         prune=None if context.blobs is None else Prune(store, context.blobs, broker, telemetry, *rules.pruning),
         going_on=going_on,
     )
@@ -180,7 +189,9 @@ class _Leading:
         relay = self._loop("relay", only(lambda: _relay(self._context, self.services)), rules.relay_every)
         # Apart from the rota: the Redis of jobs may be another one, and away.
         jobs = self._loop("tell_jobs", only(lambda: _tell_jobs(self._context)), rules.jobs_every)
-        loops: list[Component] = [self._leader, promote, relay, jobs]
+        # Apart, too: a mailbox full of messages that ends is seconds of work.
+        mail = self._loop("mail", only(self.services.mail), rules.mail_every)
+        loops: list[Component] = [self._leader, promote, relay, jobs, mail]
         if self.services.prune is not None:  # apart: it deletes for seconds, and nobody's recovery may wait for it
             prune = self.services.prune
             loops.append(self._loop("prune", only(lambda: _prune(prune, self.leadership)), rules.prune_every))
@@ -198,6 +209,8 @@ class _Leading:
         self.services.measure.clear()
         self.services.jobs.clear()
         self.services.letters.clear()
+        self.services.messages.clear()
+        self.services.mail.clear()
 
     def _loop(self, name: str, work: Callable[[], timedelta | None], interval: timedelta) -> Loop:
         return Loop(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from oah.core.policy import clocks, orphan, placement, recovery
+from oah.core.policy import clocks, orphan, placement, recovery, wake
 from oah.core.policy.recovery import Override
 from oah.core.policy.retention import Rules as RetentionRules
 from oah.settings import Settings
@@ -30,6 +30,9 @@ class ControllerRules:
     relay_older_than: timedelta = timedelta(seconds=2)
     measure_every: timedelta = timedelta(seconds=5)
     jobs_every: timedelta = timedelta(seconds=2)
+    mail_every: timedelta = timedelta(seconds=1)
+    overdue: timedelta = timedelta(seconds=60)
+    wake: wake.Rules = field(default_factory=wake.Rules)
     dead_letters: int = 500
     retention: RetentionRules = field(default_factory=RetentionRules)
     prune_every: timedelta = timedelta(minutes=1)
@@ -100,6 +103,9 @@ def controller_rules(settings: Settings, profiles: Mapping[str, Override] | None
         tick_every=timedelta(seconds=section.tick_seconds),
         relay_every=timedelta(seconds=section.relay_seconds),
         relay_older_than=timedelta(seconds=section.relay_older_than_seconds),
+        mail_every=timedelta(seconds=settings.mail.sweep_seconds),
+        overdue=timedelta(seconds=settings.mail.overdue_seconds),
+        wake=wake.Rules(timedelta(seconds=settings.mail.wake_pause_seconds), settings.mail.wake_failures),
         dead_letters=settings.limits.dead_letters,
         retention=retention_rules(settings),
         prune_every=timedelta(seconds=settings.retention.every_seconds),

@@ -264,6 +264,19 @@ _EDGES = (
         "Tries of webhook deliveries, in the process that sends them",
         outcome=_of("delivered", "retried", "failed"),
     ),
+    _counter(
+        "oah_messages_delivered_total",
+        "Messages given to agents, by what their terminals showed of it",
+        outcome=_of("confirmed", "unverified", "failed"),
+    ),
+    _counter(
+        "oah_agent_messages_ended_total",
+        "What the sweep did to messages for agents (leader)",
+        what=_of("expired", "dead", "returned"),
+    ),
+    _counter("oah_wakes_repaired_total", "Wakes that were missing, or due again after one that failed (leader)"),
+    _counter("oah_wakes_stopped_total", "Sessions whose agents messages start no more: too many wakes failed (leader)"),
+    _gauge("oah_messages_overdue", "Messages queued for long although their recipient is ready (leader)"),
     _counter("oah_webhooks_switched_off_total", "Webhooks whose receiver took nothing"),
     _gauge("oah_webhook_deliveries_pending", "Deliveries that have not arrived yet (leader)"),
     _gauge("oah_webhook_oldest_pending_age_seconds", "Age of the oldest delivery that is pending (leader)"),
@@ -276,6 +289,19 @@ _EDGES = (
         work=_of("hot", "write", "read", "mark"),
     ),
     _histogram("oah_batch_size", "Members of a batch of store work", (1, 2, 4, 8, 16, 32, 64, 128), work=None),
+)
+
+_MAIL = (
+    _gauge("oah_mailboxes", "Mailboxes that have not expired (leader)"),
+    _gauge("oah_mailbox_messages", "Messages in them, but for those of sessions (leader)"),
+    _counter("oah_messages_sent_total", "Messages stored", priority=_of("normal", "urgent", "critical")),
+    _counter("oah_messages_refused_total", "Messages refused, by the code of the problem", code=None),
+    _counter("oah_messages_leased_total", "Messages handed to members of queue groups"),
+    _counter("oah_messages_deleted_total", "Messages deleted by somebody"),
+    _counter("oah_messages_expired_total", "Messages deleted because their time, or their mailbox's, was over"),
+    _counter("oah_messages_due_total", "Delayed messages that became readable"),
+    _counter("oah_message_leases_ended_total", "Leases that ended before their messages were done with"),
+    _counter("oah_mailboxes_expired_total", "Mailboxes that were removed after their end"),
 )
 
 _GATEWAY = (
@@ -316,7 +342,7 @@ _PROCESS = (
     _histogram("oah_loop_pass_seconds", "Duration of a pass", _CALLS, loop=None),
 )
 
-METRICS: tuple[Metric, ...] = (*_RUNS, *_LETTERS, *_DISPATCH, *_WORKERS, *_EDGES, *_GATEWAY, *_PROCESS)
+METRICS: tuple[Metric, ...] = (*_RUNS, *_LETTERS, *_DISPATCH, *_WORKERS, *_EDGES, *_MAIL, *_GATEWAY, *_PROCESS)
 
 STANDARD: frozenset[str] = frozenset(
     {
