@@ -20,7 +20,7 @@ from oah.gateway.subscription import Client
 from oah.ports.clock import Clock, Ids
 from oah.ports.mailboxes import Head, Leased, MailboxStore, NewMailbox, Sent, Watermarks
 from oah.ports.telemetry import Telemetry
-from oah.services.mail_watch import MailWatch
+from oah.runtime.mail_watch import MailWatch
 from oah.services.post import Outgoing, Post
 
 log = logging.getLogger(__name__)

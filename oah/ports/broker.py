@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from oah.core.model.epoch import EpochView
-from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId, WorkspaceId
+from oah.core.model.ids import ClaimToken, EpochId, MailboxId, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.session import Place
 from oah.core.model.worker import WorkerReport
@@ -224,6 +224,14 @@ class Signals(Protocol):
 
     def hints(self, *, timeout: timedelta) -> list[tuple[SessionId, int]]:
         """Block for hints of other processes; empty on time-out. One thread at a time."""
+        ...
+
+    def publish_mail(self, hints: Sequence[tuple[MailboxId, int]]) -> None:
+        """Tell readers of (mailbox, last number); see ``runtime/mail_watch.py`` for 0 and less. Best effort."""
+        ...
+
+    def mail_hints(self, *, timeout: timedelta) -> list[tuple[MailboxId, int]]:
+        """Block for those of other processes; empty on time-out. One thread at a time."""
         ...
 
 

@@ -12,11 +12,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from oah.core.model.ids import MailboxId, MessageId, SessionId, WorkspaceId
+from oah.core.model.ids import MailboxId, MessageId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.mailbox import Mailbox
 from oah.core.model.message import Message, MessageMode, Priority, Sender
 from oah.errors import RequestError
 from oah.ports.rows import Accepted, Page
+
+AGAIN = 0
+"""As the number of a hint: something that was stored before can be read again."""
+GONE = -1
+"""As the number of a hint: the mailbox has expired or was deleted."""
+Hint = tuple[MailboxId, int]
+"""A mailbox with the number of its newest message, or one of these words."""
+MOST_BYTES = 8_388_608
+"""Of payloads read at once: a reader that is slow must not make a process hold a mailbox full of large ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +97,8 @@ class Sent:
     wake: Accepted | None = None
     """A run that was made to deliver it: the broker is to hear of it, as of any submit; what it misses the relay
     repeats."""
+    look: WorkerId | None = None
+    """Who is to say it into its live turn: to be told to look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +114,13 @@ class Watermarks:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a mailbox has come to. ``gone``: expired or deleted."""
+    """What a mailbox has come to. ``gone``: expired or deleted. ``turn`` counts what makes stored messages readable
+    again: leases that ended, messages given back."""
 
     last_seq: int
     gone: bool
     expires_in: timedelta | None = None
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,17 +139,32 @@ class Swept:
 
     mailboxes: int = 0
     messages: int = 0
+    due: int = 0
+    """Delayed messages that have their numbers now."""
+    freed: int = 0
+    """Leases that ended."""
     dead: int = 0
+    sent: tuple[Sent, ...] = ()
+    """Of the due ones those for agents, as a send would have answered."""
     changed: tuple[tuple[MailboxId, int], ...] = ()
     gone: tuple[MailboxId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MailFigures:
+    """All mailboxes that live, and the messages in them."""
+
+    mailboxes: int
+    messages: int
 
 
 class MailboxStore(Protocol):
     """Rows of ``mailboxes``, ``messages``, ``message_keys`` and ``group_leases``."""
 
-    def create_mailbox(self, new: NewMailbox) -> Created:
+    def create_mailbox(self, new: NewMailbox, *, most: int | None = None) -> Created:
         """Idempotent by address; the first ttl, limit and description stand. One that has expired is replaced by a new
-        one, whose messages are none of the old. Concurrent calls: exactly one is told ``new``. Raises LimitReached."""
+        one, whose messages are none of the old. Concurrent calls: exactly one is told ``new``. Raises LimitReached
+        ``mailboxes_full`` where the workspace has ``most`` of them, NotFound for an unknown workspace."""
         ...
 
     def mailbox(self, workspace_id: WorkspaceId, address: str) -> Mailbox:
@@ -153,16 +181,26 @@ class MailboxStore(Protocol):
         """With its messages. False: there was none. Raises Conflict for a session's."""
         ...
 
-    def send_messages(self, messages: Sequence[NewMessage]) -> list[Sent | RequestError]:
+    def send_messages(
+        self, messages: Sequence[NewMessage], *, session_messages: int = 256
+    ) -> list[Sent | RequestError]:
         """One transaction, mailboxes locked in id order. A refusal fails its message only: NotFound (see ``mailbox``),
-        LimitReached ``mailbox_full``, Conflict ``session_closed``."""
+        LimitReached ``mailbox_full``, Conflict ``session_closed``. ``session_messages``: unsettled ones that a session
+        may have; its mailbox is made by the first."""
         ...
 
     def ready_messages(
-        self, mailbox_id: MailboxId, had: Watermarks, *, limit: int, priorities: Sequence[Priority] = tuple(Priority)
+        self,
+        mailbox_id: MailboxId,
+        had: Watermarks,
+        *,
+        limit: int,
+        priorities: Sequence[Priority] = tuple(Priority),
+        most_bytes: int = MOST_BYTES,
     ) -> list[Message]:
-        """What a reader has not had, highest priority first, oldest first within one: at most ``limit``. By index,
-        however long the mailbox is. Raises NotFound when the mailbox is gone."""
+        """What a reader has not had, highest priority first, oldest first within one: at most ``limit`` messages and
+        ``most_bytes`` of payload (but one message at least). By index, however long the mailbox is. Raises NotFound
+        when the mailbox is gone."""
         ...
 
     def list_messages(
@@ -183,10 +221,14 @@ class MailboxStore(Protocol):
         ...
 
     def delete_message(self, mailbox_id: MailboxId, seq: int) -> bool:
-        """Whether something was deleted. Its leases in all groups are over."""
+        """Whether something was deleted (what has expired is gone already). Its leases in all groups are over. Of a
+        session's mailbox: it is withdrawn, unless the agent has it or is being given it."""
         ...
 
-    def purge_messages(self, mailbox_id: MailboxId) -> int: ...
+    def purge_messages(self, mailbox_id: MailboxId) -> int:
+        """Delete all, the delayed ones too; how many. Raises NotFound, Conflict ``session_mailbox``."""
+        ...
+
     def heads(self, mailboxes: Sequence[MailboxId]) -> Mapping[MailboxId, Head]:
         """One statement for all that a process has subscribers of."""
         ...
@@ -201,15 +243,21 @@ class MailboxStore(Protocol):
         lease: timedelta,
         most_attempts: int,
         priorities: Sequence[Priority] = tuple(Priority),
+        most_bytes: int = MOST_BYTES,
     ) -> list[Leased]:
-        """Hand out what nobody of the group holds, in priority order, stored messages included. What has been handed
-        out ``most_attempts`` times becomes a dead letter of kind ``message`` and is deleted. Concurrent members never
-        get the same message."""
+        """Hand out what nobody of the group holds, in priority order, stored messages included; ``limit`` and
+        ``most_bytes`` as for ``ready_messages``. What has been handed out ``most_attempts`` times becomes a dead letter
+        of kind ``message`` and the group is done with it. Concurrent members never get the same message. Raises
+        NotFound, Conflict ``session_mailbox``: a session's messages are its agent's."""
+        ...
+
+    def leased_mailbox(self, lease_id: str) -> Mailbox:
+        """Whose message a lease is for. Raises NotFound ``lease_not_found``."""
         ...
 
     def settle_lease(self, mailbox_id: MailboxId, lease_id: str, *, ack: bool, delay: timedelta = timedelta(0)) -> bool:
-        """Ack: the group is done with it (the message goes when it has no subscriber but this group: it is deleted).
-        Not ack: it goes to the next member after ``delay``. False: the lease was over."""
+        """Ack: the group is done with it; when every group that the mailbox has had is, the message is deleted. Not
+        ack: it goes to the next member after ``delay``. False: the lease was over."""
         ...
 
     def extend_leases(self, holder: str, *, lease: timedelta) -> int:
@@ -223,3 +271,5 @@ class MailboxStore(Protocol):
     def sweep_mail(self, *, limit: int = 500) -> Swept:
         """Delete what has expired, number delayed messages that are due, end leases. By index, bounded."""
         ...
+
+    def mail_figures(self) -> MailFigures: ...

@@ -32,6 +32,8 @@ from oah.ports.conversations import ConversationStore
 from oah.ports.dead_letters import DeadLetterStore
 from oah.ports.figures import FigureStore
 from oah.ports.jobs import JobStore
+from oah.ports.mailboxes import MailboxStore
+from oah.ports.messages import MessageStore
 from oah.ports.questions import QuestionStore
 from oah.ports.requeue import RequeueStore
 from oah.ports.retention import RetentionStore
@@ -66,6 +68,7 @@ from oah.ports.rows import (
 )
 from oah.ports.steps import StepStore
 from oah.ports.stops import Cancelled, CancelResult
+from oah.ports.traces import TraceStore
 from oah.ports.viewing import WriterStore
 from oah.ports.waits import WaitStore
 from oah.ports.webhooks import WebhookStore
@@ -302,6 +305,9 @@ class Store(
     AuditStore,
     FigureStore,
     RetentionStore,
+    MailboxStore,
+    MessageStore,
+    TraceStore,
     Protocol,
 ):
     """Everything the store offers; one object per process, safe to use from many threads."""

@@ -75,6 +75,7 @@ WORKER = Key("worker", "worker:{wid}", "hash", "a worker's report, expires", "th
 CONTROL = Key("control", "control:{wid}", "list", "hints to look into SQL, expires", "leader: forget", shared=True)
 LEADER = Key("leader", "leader", "string", "leader lease", "expires", shared=True)
 EVENTS = Key("events", "events", "channel", "hints of new events", "tailers read SQL every second", shared=True)
+MAIL = Key("mail", "mail", "channel", "hints of new messages", "readers ask SQL every two seconds", shared=True)
 
 KEYS = tuple(value for value in list(globals().values()) if isinstance(value, Key))
 """All of them."""

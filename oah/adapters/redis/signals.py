@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any
 
 from redis import exceptions as foreign
 
 from oah.adapters.redis import failures, keys
+from oah.adapters.redis.hints import HintChannel
 from oah.adapters.redis.link import Call, Link
-from oah.core.model.ids import SessionId, WorkerId
+from oah.core.model.ids import MailboxId, SessionId, WorkerId
 from oah.core.model.lane import Lane
-from oah.errors import Unavailable
 from oah.ports.broker import WakeKind
 
 
@@ -23,8 +21,8 @@ class RedisSignals:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._subscriber: Any = None
-        self._guard = threading.Lock()
+        self._events = HintChannel(link, keys.EVENTS)
+        self._mail = HintChannel(link, keys.MAIL)
 
     def wait(self, worker_id: WorkerId, lanes: Sequence[Lane], *, timeout: timedelta) -> WakeKind | None:
         """Block for a control entry or a wake token; None on time-out. Raises Unavailable."""
@@ -56,51 +54,24 @@ class RedisSignals:
 
     def publish(self, hints: Sequence[tuple[SessionId, int]]) -> None:
         """Best effort: tailers read SQL every second anyway."""
-        if not hints:
-            return
-        text = "\n".join(f"{number} {session}" for session, number in hints)
-        try:
-            self._link.exchange([["PUBLISH", keys.EVENTS.at(), text.encode("utf-8", "surrogateescape")]], quick=True)
-        except Unavailable:
-            return  # counted by the link
+        self._events.publish(hints)
 
     def hints(self, *, timeout: timedelta) -> list[tuple[SessionId, int]]:
         """Block for hints of other processes, then take what else has come. Raises Unavailable."""
-        with self._guard:
-            try:
-                if self._subscriber is None:
-                    self._subscriber = self._link.subscriber()
-                    self._subscriber.subscribe(keys.EVENTS.at())
-                return self._collect(timeout.total_seconds())
-            except (foreign.RedisError, OSError) as error:
-                self._unsubscribe()
-                raise failures.translate(error, address=self._link.dial.address) from error
+        return [(SessionId(name), number) for name, number in self._events.hints(timeout=timeout)]
+
+    def publish_mail(self, hints: Sequence[tuple[MailboxId, int]]) -> None:
+        """Best effort: readers ask SQL every two seconds anyway."""
+        self._mail.publish(hints)
+
+    def mail_hints(self, *, timeout: timedelta) -> list[tuple[MailboxId, int]]:
+        """Block for hints of other processes, then take what else has come. Raises Unavailable."""
+        return [(MailboxId(name), number) for name, number in self._mail.hints(timeout=timeout)]
 
     def close(self) -> None:
-        """End the subscription."""
-        with self._guard:
-            self._unsubscribe()
-
-    def _collect(self, seconds: float) -> list[tuple[SessionId, int]]:
-        latest: dict[SessionId, int] = {}
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0 or not latest:
-            message = self._subscriber.get_message(timeout=0 if latest else max(left, 0.0))
-            if message is None:
-                if latest or left <= 0:
-                    break
-                continue
-            for session, number in self._parse(message["data"]):
-                latest[session] = max(number, latest.get(session, 0))
-        return list(latest.items())
-
-    def _parse(self, data: bytes) -> list[tuple[SessionId, int]]:
-        try:
-            lines = [line.split(" ", 1) for line in data.decode().splitlines()]
-            return [(SessionId(session), int(number)) for number, session in lines]
-        except ValueError:
-            self._link.set_aside(keys.EVENTS.at(), data)
-            return []
+        """End the subscriptions."""
+        self._events.close()
+        self._mail.close()
 
     def _unreadable(self, names: Sequence[str], error: foreign.ResponseError) -> WakeKind | None:
         """Something that is no list lies under one of the keys: the scripts set it aside as they meet it."""
@@ -112,11 +83,3 @@ class RedisSignals:
         if lanes:
             self._link.run(None, [Call("wake", groups={"lane": lanes})])
         return WakeKind.LOOK
-
-    def _unsubscribe(self) -> None:
-        if self._subscriber is not None:
-            try:
-                self._subscriber.close()
-            except (foreign.RedisError, OSError):
-                pass  # it is being thrown away
-            self._subscriber = None

@@ -122,6 +122,10 @@ class Transaction:
         values = {"run_id": run_id, "attempt": attempt, "kind": kind, "name": name, "data": dict(data), "at": now()}
         self.connection.execute(insert(run_steps).values(number=number.scalar_subquery(), **values))
 
+    def upsert(self, table: Table) -> Any:
+        """An insert of the dialect, which knows ON CONFLICT."""
+        return self._insert(table)
+
     def count_queued(self, session_id: SessionId, workspace_id: WorkspaceId, change: int) -> None:
         """Change the counts of queued runs of the locked session and of its workspace."""
         self.connection.execute(

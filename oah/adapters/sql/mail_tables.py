@@ -34,6 +34,7 @@ mailboxes = Table(
     Column("max_messages", Integer, nullable=False),
     Column("last_seq", BigInteger, nullable=False, server_default="0"),
     Column("messages", BigInteger, nullable=False, server_default="0"),
+    Column("turn", BigInteger, nullable=False, server_default="0"),
     Column("created_at", Moment, nullable=False),
     Column("expires_at", Moment),
     Index("ux_mailboxes_workspace_id_address", "workspace_id", "address", unique=True),
@@ -61,7 +62,8 @@ messages = Table(
     Column("settled_at", Moment),
 )
 LIVE = "seq IS NOT NULL AND settled_at IS NULL"
-DELAYED = "seq IS NULL"
+DELAYED = "seq IS NULL AND settled_at IS NULL"
+MORTAL = "expires_at IS NOT NULL AND settled_at IS NULL"
 Index(
     "ux_messages_mailbox_id_priority_seq",
     messages.c.mailbox_id,
@@ -78,7 +80,12 @@ Index(
     postgresql_where=text(DELAYED),
     sqlite_where=text(DELAYED),
 )
-Index("ix_messages_expires_at", messages.c.expires_at)
+Index(
+    "ix_messages_expires_at",
+    messages.c.expires_at,
+    postgresql_where=text(MORTAL),
+    sqlite_where=text(MORTAL),
+)
 Index(
     "ix_messages_mailbox_id_key",
     messages.c.mailbox_id,
@@ -100,20 +107,37 @@ message_keys = Table(
     Index("ix_message_keys_until", "until"),
 )
 
-# What a queue group has been handed. No row: nobody has had it. ``done``: the group is through with it.
+# How far each queue group has been handed messages, by priority; ``seen_at``: of groups that nobody asks for any more
+# nothing is remembered.
+group_cursors = Table(
+    "group_cursors",
+    metadata,
+    Column("mailbox_id", Text, nullable=False),
+    Column("group_name", Text, nullable=False),
+    Column("priority", SmallInteger, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("seen_at", Moment, nullable=False),
+    PrimaryKeyConstraint("mailbox_id", "group_name", "priority"),
+    Index("ix_group_cursors_seen_at", "seen_at"),
+)
+
+# What is below a group's cursor and not done: held until then (``lease_id``), kept back until then (none), or free
+# (``until`` null). No row: the group is through with it.
 group_leases = Table(
     "group_leases",
     metadata,
     Column("mailbox_id", Text, nullable=False),
     Column("group_name", Text, nullable=False),
-    Column("seq", BigInteger, nullable=False),
     Column("priority", SmallInteger, nullable=False),
+    Column("seq", BigInteger, nullable=False),
     Column("lease_id", Text),
     Column("holder", Text),
-    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("attempts", Integer, nullable=False),
+    Column("most_attempts", Integer, nullable=False),
     Column("until", Moment),
-    Column("done", Boolean, nullable=False, server_default=text("false")),
-    PrimaryKeyConstraint("mailbox_id", "group_name", "seq"),
+    PrimaryKeyConstraint("mailbox_id", "group_name", "priority", "seq"),
+    Index("ix_group_leases_mailbox_id_seq", "mailbox_id", "seq"),
+    Index("ux_group_leases_lease_id", "lease_id", unique=True),
     Index("ix_group_leases_holder", "holder"),
     Index("ix_group_leases_until", "until"),
 )

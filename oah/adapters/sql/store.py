@@ -19,7 +19,13 @@ from oah.adapters.sql.executions import Executions
 from oah.adapters.sql.jobs import Jobs
 from oah.adapters.sql.keys import Keys
 from oah.adapters.sql.limits import Limits
+from oah.adapters.sql.mail_groups import MailGroups
+from oah.adapters.sql.mail_reads import MailReads
+from oah.adapters.sql.mail_sends import MailSends
+from oah.adapters.sql.mail_sweeps import MailSweeps
 from oah.adapters.sql.mail_tending import MailTending
+from oah.adapters.sql.mail_trace import MailTrace
+from oah.adapters.sql.mailboxes import Mailboxes
 from oah.adapters.sql.measured import MeasuredDatabase
 from oah.adapters.sql.migrate import migrate, schema
 from oah.adapters.sql.owners import Owners
@@ -66,8 +72,14 @@ class SqlStore(
     Webhooks,
     Deliveries,
     Retention,
+    Mailboxes,
+    MailSends,
+    MailReads,
+    MailGroups,
+    MailSweeps,
     AgentMail,
     MailTending,
+    MailTrace,
 ):
     """Everything the port asks for, over one database."""
 

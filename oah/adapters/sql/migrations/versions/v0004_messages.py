@@ -61,20 +61,32 @@ def upgrade() -> None:
         **_where("state IN ('queued', 'delivered')"),
     )
     op.create_table(
+        "group_cursors",
+        sa.Column("mailbox_id", sa.Text(), nullable=False),
+        sa.Column("group_name", sa.Text(), nullable=False),
+        sa.Column("priority", sa.SmallInteger(), nullable=False),
+        sa.Column("seq", sa.BigInteger(), nullable=False),
+        sa.Column("seen_at", Moment(), nullable=False),
+        sa.PrimaryKeyConstraint("mailbox_id", "group_name", "priority", name=op.f("pk_group_cursors")),
+    )
+    op.create_index("ix_group_cursors_seen_at", "group_cursors", ["seen_at"], unique=False)
+    op.create_table(
         "group_leases",
         sa.Column("mailbox_id", sa.Text(), nullable=False),
         sa.Column("group_name", sa.Text(), nullable=False),
-        sa.Column("seq", sa.BigInteger(), nullable=False),
         sa.Column("priority", sa.SmallInteger(), nullable=False),
+        sa.Column("seq", sa.BigInteger(), nullable=False),
         sa.Column("lease_id", sa.Text(), nullable=True),
         sa.Column("holder", sa.Text(), nullable=True),
-        sa.Column("attempts", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("most_attempts", sa.Integer(), nullable=False),
         sa.Column("until", Moment(), nullable=True),
-        sa.Column("done", sa.Boolean(), server_default=sa.text("false"), nullable=False),
-        sa.PrimaryKeyConstraint("mailbox_id", "group_name", "seq", name=op.f("pk_group_leases")),
+        sa.PrimaryKeyConstraint("mailbox_id", "group_name", "priority", "seq", name=op.f("pk_group_leases")),
     )
     op.create_index("ix_group_leases_holder", "group_leases", ["holder"], unique=False)
+    op.create_index("ix_group_leases_mailbox_id_seq", "group_leases", ["mailbox_id", "seq"], unique=False)
     op.create_index("ix_group_leases_until", "group_leases", ["until"], unique=False)
+    op.create_index("ux_group_leases_lease_id", "group_leases", ["lease_id"], unique=True)
     op.create_table(
         "message_keys",
         sa.Column("mailbox_id", sa.Text(), nullable=False),
@@ -102,8 +114,16 @@ def upgrade() -> None:
         sa.Column("settled_at", Moment(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_messages")),
     )
-    op.create_index("ix_messages_due_at", "messages", ["due_at"], unique=False, **_where("seq IS NULL"))
-    op.create_index("ix_messages_expires_at", "messages", ["expires_at"], unique=False)
+    op.create_index(
+        "ix_messages_due_at", "messages", ["due_at"], unique=False, **_where("seq IS NULL AND settled_at IS NULL")
+    )
+    op.create_index(
+        "ix_messages_expires_at",
+        "messages",
+        ["expires_at"],
+        unique=False,
+        **_where("expires_at IS NOT NULL AND settled_at IS NULL"),
+    )
     op.create_index(
         "ix_messages_mailbox_id_key", "messages", ["mailbox_id", "key"], unique=False, **_where("key IS NOT NULL")
     )
@@ -127,6 +147,7 @@ def upgrade() -> None:
         sa.Column("max_messages", sa.Integer(), nullable=False),
         sa.Column("last_seq", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("messages", sa.BigInteger(), server_default="0", nullable=False),
+        sa.Column("turn", sa.BigInteger(), server_default="0", nullable=False),
         sa.Column("created_at", Moment(), nullable=False),
         sa.Column("expires_at", Moment(), nullable=True),
         sa.ForeignKeyConstraint(["workspace_id"], ["workspaces.id"], name=op.f("fk_mailboxes_workspace_id")),

@@ -1,0 +1,138 @@
+"""Messages of mailboxes that nobody could handle, as dead letters; and how one is posted again.
+
+A letter has the whole message. Posted again it keeps its identity and, in the mailbox where it was, its number: only
+the group that could not handle it gets it once more, under a new lease.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import insert, select, update
+
+from oah.adapters.sql.aggregate import Transaction
+from oah.adapters.sql.columns import MICROSECOND
+from oah.adapters.sql.letters import put
+from oah.adapters.sql.mail_rows import lives, lock_mailboxes, mailbox_of, moment, touch
+from oah.adapters.sql.mail_tables import group_leases, mailboxes, messages
+from oah.core.model.mailbox import Mailbox
+from oah.core.model.message import Message
+from oah.errors import Conflict
+from oah.ports.dead_letters import DeadLetter, LetterKind
+
+REASON = "no member of the group was done with it"
+
+
+def bury_message(
+    transaction: Transaction, mailbox: Mailbox, message: Message, *, group: str, attempts: int, code: str
+) -> None:
+    """The mailbox is locked; whether the message goes is for the caller to say."""
+    life = None if message.expires_at is None else (message.expires_at - message.sent_at) // MICROSECOND
+    row: dict[str, Any] = {
+        "id": f"dl_{message.id}.{secrets.token_hex(4)}",
+        "workspace_id": mailbox.workspace_id,
+        "kind": LetterKind.MESSAGE.value,
+        "subject": message.id,
+        "session_id": None,
+        "code": code,
+        "reason": f"{REASON} {group} after {attempts} attempts",
+        "payload": {
+            "message_id": message.id,
+            "mailbox": mailbox.address,
+            "mailbox_id": mailbox.id,
+            "group": group,
+            "seq": message.seq,
+            "priority": message.priority.word,
+            "sender": message.sender,
+            "key": message.key,
+            "tags": list(message.tags),
+            "headers_base64": base64.b64encode(message.headers).decode(),
+            "size": message.size,
+            "sent_at": message.sent_at.isoformat(),
+            "life_us": life,
+        },
+        "payload_bytes": message.payload,
+        "attempts": attempts,
+        "note": None,
+    }
+    put(transaction, row, first_at=message.sent_at)
+
+
+def lock_for_letters(transaction: Transaction, payloads: list[Mapping[str, Any]]) -> None:
+    """The mailboxes that letters are from, in the order of their ids."""
+    lock_mailboxes(transaction.connection, {each["mailbox_id"] for each in payloads if "mailbox_id" in each})
+
+
+def post_again(transaction: Transaction, letter: DeadLetter) -> None:
+    """For the group that the letter is of. Raises Conflict ``not_redrivable`` where its mailbox is gone."""
+    connection = transaction.connection
+    about = letter.payload
+    mailbox = _mailbox(transaction, letter)
+    at = moment(connection)
+    if mailbox is None or not lives(mailbox, at):
+        raise Conflict(
+            f"mailbox {about.get('mailbox')} is not there any more",
+            code="not_redrivable",
+            hint="its payload says what to send",
+        )
+    same = mailbox.id == about["mailbox_id"]
+    there = connection.execute(select(messages.c.id).where(messages.c.id == letter.subject)).first()
+    if there is None:
+        seq = int(about["seq"]) if same else mailbox.last_seq + 1
+        connection.execute(insert(messages).values(**_row(letter, mailbox, seq, at)))
+        counted: dict[str, Any] = {"messages": mailboxes.c.messages + 1, "last_seq": max(seq, mailbox.last_seq)}
+        connection.execute(update(mailboxes).where(mailboxes.c.id == mailbox.id).values(**counted))
+    if same:
+        _free(transaction, letter, mailbox)
+    touch(connection, [mailbox.id])
+
+
+def _mailbox(transaction: Transaction, letter: DeadLetter) -> Mailbox | None:
+    """Where it was, or what has its address now; locked."""
+    connection = transaction.connection
+    found = lock_mailboxes(connection, [letter.payload["mailbox_id"]])
+    for mailbox in found.values():
+        if lives(mailbox, moment(connection)):
+            return mailbox
+    row = connection.execute(
+        select(mailboxes)
+        .where(mailboxes.c.workspace_id == letter.workspace_id, mailboxes.c.address == letter.payload["mailbox"])
+        .with_for_update(key_share=True)
+    ).first()
+    return None if row is None else mailbox_of(row)
+
+
+def _row(letter: DeadLetter, mailbox: Mailbox, seq: int, at: datetime) -> dict[str, Any]:
+    about = letter.payload
+    life = about.get("life_us")
+    return {
+        "id": letter.subject,
+        "mailbox_id": mailbox.id,
+        "seq": seq,
+        "priority": {"normal": 0, "urgent": 1, "critical": 2}[about["priority"]],
+        "payload": letter.payload_bytes or b"",
+        "headers": base64.b64decode(about["headers_base64"]),
+        "sender": about.get("sender"),
+        "key": about.get("key"),
+        "tags": list(about.get("tags", ())),
+        "sent_at": at,
+        "expires_at": None if life is None else at + timedelta(microseconds=life),
+    }
+
+
+def _free(transaction: Transaction, letter: DeadLetter, mailbox: Mailbox) -> None:
+    about = letter.payload
+    statement = transaction.upsert(group_leases).values(
+        mailbox_id=mailbox.id,
+        group_name=about["group"],
+        priority={"normal": 0, "urgent": 1, "critical": 2}[about["priority"]],
+        seq=int(about["seq"]),
+        attempts=0,
+        most_attempts=letter.attempts,
+        until=None,
+    )
+    transaction.connection.execute(statement.on_conflict_do_nothing())
