@@ -10,6 +10,7 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from oah.core.model.ids import KeyId, RunId, SessionId
+from oah.core.model.message import WakeMode
 from oah.core.model.run import OnBusy, OrderMode, RunClass
 from oah.core.model.workspace import Scope
 from oah.core.policy.recovery import Strategy
@@ -66,6 +67,7 @@ class SessionBody(Body):
     pool: str = "default"
     workspace: str | None = None
     title: str | None = None
+    wake: WakeMode = WakeMode.LAZY
     cwd: str | None = None
     env: dict[str, str | SecretRef] = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict)
@@ -78,6 +80,7 @@ class SessionChanges(Body):
     title: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     metadata: dict[str, Any] = Field(default_factory=dict)
+    wake: WakeMode = WakeMode.LAZY
 
 
 class RetryBody(Body):

@@ -10,6 +10,7 @@ from oah.cli.arguments import PAIR, given, limit_option, workspace_option
 from oah.cli.attach import attach_session
 from oah.cli.connection import Connection, pass_connection
 from oah.cli.output import Document, age, emit_json, field, json_option, listing, showing
+from oah.cli.session_messages import messages, send, wake
 
 _COLUMNS = (
     ("SESSION", field("id")),
@@ -29,12 +30,15 @@ def session() -> None:
 
 
 session.add_command(attach_session)
+for command in (send, messages, wake):
+    session.add_command(command)
 
 
 @session.command()
 @click.option("--agent", required=True, help="The profile to drive: shell, python, exec … (oah agent list).")
 @click.option("--pool", help="Workers of which pool serve it.")
 @click.option("--title", help="What people see.")
+@click.option("--wake", type=click.Choice(["eager", "lazy"]), help="Whether a message starts its agent.")
 @click.option("--cwd", help="Working directory of the agent.")
 @click.option("--env", type=PAIR, multiple=True, help="Environment of the agent; repeatable.")
 @click.option(

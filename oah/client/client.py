@@ -16,6 +16,8 @@ Webhooks:   create_webhook, webhooks, webhook, update_webhook, delete_webhook, t
 Jobs:       requeue_many, jobs, job, job_items, wait_job, cancel_job, audit
 Mailboxes:  create_mailbox, mailboxes, mailbox, delete_mailbox, send_message, messages, message, delete_message,
             purge_mailbox, subscribe, receive_messages, ack_message, nack_message, extend_leases, trace_message
+Agents' messages: send_to_session, session_messages, session_message, message_cursors, ack_session_messages,
+            wake_session
 Dead letters: dead_letters, dead_letter, redrive, purge
 Health:     health, ready, metrics
 
@@ -34,6 +36,7 @@ from typing import Any, TypedDict
 
 import httpx
 
+from oah.client.agent_messages import AgentMessageCalls
 from oah.client.calls import given, moment, part, seconds
 from oah.client.inside import InsideCalls
 from oah.client.jobs import JobCalls
@@ -62,7 +65,16 @@ class SubmitItem(TypedDict, total=False):
     metadata: Mapping[str, Any]
 
 
-class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls, TerminalCalls, MailboxCalls):
+class Client(
+    TenancyCalls,
+    WebhookCalls,
+    LetterCalls,
+    JobCalls,
+    InsideCalls,
+    TerminalCalls,
+    MailboxCalls,
+    AgentMessageCalls,
+):
     """A connection to one API. ``timeout`` (seconds) bounds each answer, ``retries`` how often a call is repeated."""
 
     def __init__(
@@ -101,11 +113,20 @@ class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls, Ter
         env: Mapping[str, str | Mapping[str, str]] | None = None,
         labels: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        wake: str | None = None,
     ) -> Json:
-        """A new conversation with ``agent``; in ``env`` a secret of the workers is ``{"secret": NAME}``. Raises
-        InvalidRequest ``unknown_agent``."""
+        """A new conversation with ``agent``; in ``env`` a secret of the workers is ``{"secret": NAME}``; ``wake``:
+        whether a message starts the agent (``eager``, ``lazy``). Raises InvalidRequest ``unknown_agent``."""
         body = given(
-            agent=agent, pool=pool, workspace=workspace, title=title, cwd=cwd, env=env, labels=labels, metadata=metadata
+            agent=agent,
+            pool=pool,
+            workspace=workspace,
+            title=title,
+            cwd=cwd,
+            env=env,
+            labels=labels,
+            metadata=metadata,
+            wake=wake,
         )
         return self._one("POST", "/v1/sessions", body=body, once=True)
 
@@ -120,7 +141,7 @@ class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls, Ter
         return self._one("GET", f"/v1/sessions/{part(session_id)}")
 
     def update_session(self, session_id: str, **changes: Any) -> Json:
-        """Change ``title``, ``labels``, ``metadata``."""
+        """Change ``title``, ``labels``, ``metadata``, ``wake``."""
         return self._one("PATCH", f"/v1/sessions/{part(session_id)}", body=changes)
 
     def close_session(self, session_id: str, *, cancel: bool = False) -> Json:

@@ -132,10 +132,6 @@ class MessageStore(Protocol):
         With the last event number, 0 when nothing changed."""
         ...
 
-    def set_wake(self, session_id: SessionId, workspace_id: WorkspaceId | None, mode: WakeMode) -> None:
-        """Raises NotFound."""
-        ...
-
     def wake_session(self, session_id: SessionId, workspace_id: WorkspaceId | None, *, by: str) -> Woken:
         """By hand: failures and pause are forgotten, and if messages wait a wake is made, of a lazy session as well.
         Raises NotFound, Conflict ``session_closed``."""

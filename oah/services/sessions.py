@@ -9,6 +9,7 @@ from typing import Any
 
 from oah.core.model.ids import EpochId, SessionId, WorkspaceId
 from oah.core.model.lane import Lane
+from oah.core.model.message import WakeMode
 from oah.core.model.session import EnvValue, HoldReason, Session, SessionState
 from oah.core.policy import admission
 from oah.errors import InvalidRequest, LeaseError, Unavailable
@@ -36,6 +37,7 @@ class AskedSession:
     env: Mapping[str, EnvValue] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    wake: WakeMode = WakeMode.LAZY
 
 
 def create(
@@ -67,6 +69,7 @@ def create(
             lane=lane,
             state=SessionState.OPEN,
             created_at=clock.now(),
+            wake=asked.wake,
             **changes,
         )
     )
@@ -96,6 +99,8 @@ def checked(changes: Mapping[str, Any], rules: admission.Rules) -> dict[str, Any
                 admission.clean(value, what=name, limit=4096, empty=False)
                 if not value.startswith("/"):
                     raise InvalidRequest("cwd must be an absolute path")
+            case "wake":
+                WakeMode(value)
             case "env":
                 admission.environment(value, rules)
             case _:

@@ -31,7 +31,6 @@ from oah.core.model.message import (
     MessageState,
     Priority,
     Sender,
-    WakeMode,
 )
 from oah.core.model.session import SessionState
 from oah.core.policy.wake import SESSION_CLOSED, Lost, NotNow, WhyNot
@@ -159,12 +158,6 @@ class AgentMail(Aggregate):
                     break
                 change(transaction, row, MessageState.ACKED, told_of=told_of, by=by)
             return _cursors(transaction.connection, session_id), told_of.get(session_id, 0)
-
-    def set_wake(self, session_id: SessionId, workspace_id: WorkspaceId | None, mode: WakeMode) -> None:
-        """Under the session's lock; the sweep makes what is missing then."""
-        with self._transaction([session_id]) as transaction:
-            _require(transaction, session_id, workspace_id)
-            transaction.connection.execute(update(sessions).where(sessions.c.id == session_id).values(wake=mode.value))
 
     def wake_session(self, session_id: SessionId, workspace_id: WorkspaceId | None, *, by: str) -> Woken:
         """As the rules say, but for what is a matter of patience: a person asks."""

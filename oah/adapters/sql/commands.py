@@ -96,9 +96,10 @@ class Commands(Aggregate):
             )
             if not transaction.connection.execute(answered).rowcount:
                 return 0
+            data = {"delivery": delivery.value, "by": asked.given_by, "request_id": asked.request_id}
             if asked.message_id is not None:
                 steered(transaction, asked.session_id, asked.request_id, delivery)
-            data = {"delivery": delivery.value, "by": asked.given_by, "request_id": asked.request_id}
+                data["message_id"] = asked.message_id
             return transaction.append_event(
                 asked.session_id, EventType.RUN_STEERED, run_id=asked.run_id, attempt=asked.attempt, data=data
             )

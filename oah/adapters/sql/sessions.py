@@ -21,7 +21,7 @@ from oah.errors import Conflict, InvalidRequest, NotFound
 from oah.ports.store import Page
 
 WORKSPACE = SESSION_COLUMNS.index("workspace_id")
-CHANGES = frozenset({"title", "labels", "metadata", "cwd", "env", "session_ref"})
+CHANGES = frozenset({"title", "labels", "metadata", "cwd", "env", "session_ref", "wake"})
 
 
 class Sessions(Aggregate):
@@ -49,6 +49,7 @@ class Sessions(Aggregate):
                 "title": session.title,
                 "labels": dict(session.labels),
                 "metadata": dict(session.metadata),
+                "wake": session.wake.value,
             }
             connection.execute(insert(sessions).values(**values, state="open", holds={}, created_at=now()))
             return _session(connection, session.id, session.workspace_id)

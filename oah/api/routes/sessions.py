@@ -33,6 +33,7 @@ def create(body: SessionBody, desk: Desk, caller: Caller) -> Response:
         env=_named(body.env),
         labels=body.labels,
         metadata=body.metadata,
+        wake=body.wake,
     )
     session = sessions.create(
         context.store,
