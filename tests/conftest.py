@@ -10,6 +10,8 @@ pytest_plugins = [
     "tests.support.api",
     "tests.support.fleets",
     "tests.support.receiver",
+    "tests.support.mail_clerk",
+    "tests.support.gateway",
 ]
 
 

@@ -23,7 +23,7 @@ LOOK = 0.5
 """Seconds between two looks."""
 MOST_QUESTIONS = 2
 """PINGs without an answer; with the next one due the client is let go."""
-CONNECT_WITHIN = 5.0
+CONNECT_WITHIN = 2.0
 """Seconds that a client may take to say who it is, where it has to."""
 
 

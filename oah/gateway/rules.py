@@ -30,8 +30,3 @@ class GatewayRules:
     password: str | None = None
     certificate: str | None = None
     key: str | None = None
-
-    @property
-    def auth_required(self) -> bool:
-        """Whether somebody who shows nothing is turned away."""
-        return not self.strangers

