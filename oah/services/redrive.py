@@ -190,4 +190,4 @@ def _would(act: Act, name: str, letter: DeadLetter | None) -> LetterDone:
     return LetterDone(name, kind=letter.kind)
 
 
-REDRIVABLE = frozenset({LetterKind.RUN, LetterKind.OUTBOX})
+REDRIVABLE = frozenset({LetterKind.RUN, LetterKind.OUTBOX, LetterKind.MESSAGE})

@@ -27,12 +27,14 @@ from sqlalchemy import (
     update,
 )
 
+from oah.adapters.sql.agent_messages import redrive_for_agent
 from oah.adapters.sql.aggregate import Aggregate, Transaction, picked
 from oah.adapters.sql.columns import MICROSECOND, later, now
 from oah.adapters.sql.deliveries import deliver_again
 from oah.adapters.sql.governance_tables import DEAD, dead_letters, jobs
 from oah.adapters.sql.jobs import advance
 from oah.adapters.sql.letters import put, write_down
+from oah.adapters.sql.mail_letters import lock_for_letters, post_again
 from oah.adapters.sql.pages import paged
 from oah.adapters.sql.put_back import queue_again
 from oah.adapters.sql.rows import RUN_COLUMNS, parsed, required, run_of
@@ -143,6 +145,8 @@ class DeadLetters(Aggregate):
             named = select(dead_letters.c.session_id).where(dead_letters.c.id.in_(wanted))
             found = {SessionId(name) for name in connection.execute(named).scalars() if name is not None}
         with self._transaction(found) as transaction:
+            if work is _redrive:
+                lock_for_letters(transaction, wanted)
             done = [_done(transaction, each, workspace_id, work(by)) for each in wanted]
             if fence is not None:
                 _advance(transaction.connection, fence, done, what)
@@ -236,6 +240,14 @@ def _redrive(by: str) -> Work:
             deliver_again(transaction, letter.subject, by=by)
             _mark(transaction, letter, by=by)
             return None
+        if letter.kind is LetterKind.MESSAGE and letter.session_id is None:
+            post_again(transaction, letter)
+            _mark(transaction, letter, by=by)
+            return None
+        if letter.kind is LetterKind.MESSAGE:
+            again = redrive_for_agent(transaction, letter.subject, by=by)
+            _mark(transaction, letter, by=by)
+            return again
         if letter.kind is not LetterKind.RUN:
             raise Conflict(f"a letter of kind {letter.kind} cannot be redriven", code="not_redrivable", hint=LOOK)
         row = transaction.connection.execute(

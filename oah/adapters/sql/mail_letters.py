@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,11 +16,13 @@ from sqlalchemy import insert, select, update
 
 from oah.adapters.sql.aggregate import Transaction
 from oah.adapters.sql.columns import MICROSECOND
+from oah.adapters.sql.governance_tables import dead_letters
 from oah.adapters.sql.letters import put
 from oah.adapters.sql.mail_rows import lives, lock_mailboxes, mailbox_of, moment, touch
 from oah.adapters.sql.mail_tables import group_leases, mailboxes, messages
+from oah.adapters.sql.rows import parsed
 from oah.core.model.mailbox import Mailbox
-from oah.core.model.message import Message
+from oah.core.model.message import Message, priority_of
 from oah.errors import Conflict
 from oah.ports.dead_letters import DeadLetter, LetterKind
 
@@ -62,20 +64,27 @@ def bury_message(
     put(transaction, row, first_at=message.sent_at)
 
 
-def lock_for_letters(transaction: Transaction, payloads: list[Mapping[str, Any]]) -> None:
+def lock_for_letters(transaction: Transaction, letters: Sequence[str]) -> None:
     """The mailboxes that letters are from, in the order of their ids."""
-    lock_mailboxes(transaction.connection, {each["mailbox_id"] for each in payloads if "mailbox_id" in each})
+    connection = transaction.connection
+    theirs = select(dead_letters.c.payload).where(
+        dead_letters.c.id.in_(letters),
+        dead_letters.c.kind == LetterKind.MESSAGE.value,
+        dead_letters.c.session_id.is_(None),
+    )
+    payloads = [parsed(each) or {} for each in connection.execute(theirs).scalars()]
+    lock_mailboxes(connection, {each["mailbox_id"] for each in payloads if "mailbox_id" in each})
 
 
 def post_again(transaction: Transaction, letter: DeadLetter) -> None:
     """For the group that the letter is of. Raises Conflict ``not_redrivable`` where its mailbox is gone."""
     connection = transaction.connection
     about = letter.payload
-    mailbox = _mailbox(transaction, letter)
+    mailbox = _mailbox(transaction, letter) if "mailbox_id" in about else None
     at = moment(connection)
     if mailbox is None or not lives(mailbox, at):
         raise Conflict(
-            f"mailbox {about.get('mailbox')} is not there any more",
+            f"the mailbox of {letter.id} is not there any more",
             code="not_redrivable",
             hint="its payload says what to send",
         )
@@ -113,7 +122,7 @@ def _row(letter: DeadLetter, mailbox: Mailbox, seq: int, at: datetime) -> dict[s
         "id": letter.subject,
         "mailbox_id": mailbox.id,
         "seq": seq,
-        "priority": {"normal": 0, "urgent": 1, "critical": 2}[about["priority"]],
+        "priority": priority_of(about["priority"]).value,
         "payload": letter.payload_bytes or b"",
         "headers": base64.b64decode(about["headers_base64"]),
         "sender": about.get("sender"),
@@ -129,7 +138,7 @@ def _free(transaction: Transaction, letter: DeadLetter, mailbox: Mailbox) -> Non
     statement = transaction.upsert(group_leases).values(
         mailbox_id=mailbox.id,
         group_name=about["group"],
-        priority={"normal": 0, "urgent": 1, "critical": 2}[about["priority"]],
+        priority=priority_of(about["priority"]).value,
         seq=int(about["seq"]),
         attempts=0,
         most_attempts=letter.attempts,

@@ -16,8 +16,9 @@ from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, f
 from sqlalchemy.sql.elements import TextClause
 
 from oah.adapters.sql.aggregate import Aggregate
-from oah.adapters.sql.columns import MICROSECOND, later
+from oah.adapters.sql.columns import MICROSECOND, later, now
 from oah.adapters.sql.governance_tables import DEAD, dead_letters, job_items, jobs, webhook_deliveries
+from oah.adapters.sql.mail_tables import agent_messages, mailboxes, messages
 from oah.adapters.sql.tables import (
     ACTIVE,
     ENDED,
@@ -66,7 +67,13 @@ def _run_is_over(_: datetime) -> Condition:
 
 
 def _session_is_empty(_: datetime) -> Condition:
-    return and_(*(~exists().where(table.c.session_id == sessions.c.id) for table in (runs, session_owners, run_events)))
+    theirs = (runs, session_owners, run_events, agent_messages)
+    return and_(*(~exists().where(table.c.session_id == sessions.c.id) for table in theirs))
+
+
+def _is_no_letter(_: datetime) -> Condition:
+    letter = and_(dead_letters.c.kind == "message", dead_letters.c.subject == agent_messages.c.message_id)
+    return ~exists().where(letter, text(f"dead_letters.{DEAD}"))
 
 
 def _owns_nothing(_: datetime) -> Condition:
@@ -76,6 +83,7 @@ def _owns_nothing(_: datetime) -> Condition:
 TABLES: Mapping[Aged, ByAge] = {
     Aged.DEAD_LETTERS: ByAge(dead_letters, "last_at"),
     Aged.IDEMPOTENCY_KEYS: ByAge(idempotency_keys, "created_at", ("workspace_id", "key"), may_go=_run_is_over),
+    Aged.MESSAGES: ByAge(agent_messages, "ended_at", ("message_id",), may_go=_is_no_letter),
     Aged.SESSIONS: ByAge(sessions, "closed_at", among=text("state = 'closed'"), may_go=_session_is_empty),
     Aged.AUDIT: ByAge(audit, "at"),
     Aged.JOBS: ByAge(jobs, "created_at", may_go=_over(jobs)),
@@ -233,7 +241,13 @@ def _prune_table(
     if spec.table is jobs:
         going = select(jobs.c.id).where(*conditions)
         connection.execute(delete(job_items).where(job_items.c.job_id.in_(going)))
-    return Pruned(connection.execute(delete(spec.table).where(*conditions)).rowcount, mark)
+    gone = connection.execute(delete(spec.table).where(*conditions).returning(keys[0])).scalars().all()
+    if spec.table is agent_messages:
+        connection.execute(delete(messages).where(messages.c.id.in_(gone)))
+    if spec.table is sessions:  # the mailbox sweep deletes it, with what is in it
+        theirs = update(mailboxes).where(mailboxes.c.session_id.in_(gone))
+        connection.execute(theirs.values(session_id=None, expires_at=now()))
+    return Pruned(len(gone), mark)
 
 
 def _prune_events(connection: Connection, cutoff: datetime, after: Mark | None, *, limit: int, dry_run: bool) -> Pruned:

@@ -23,6 +23,8 @@ class Aged(StrEnum):
     EVENTS = "events"
     RECORDINGS = "recordings"
     RUNS = "runs"
+    MESSAGES = "messages"
+    """Of agents; those of other mailboxes end by themselves."""
     SESSIONS = "sessions"
     AUDIT = "audit"
     JOBS = "jobs"
@@ -65,6 +67,7 @@ def plan(rules: Rules) -> tuple[Due, ...]:
         Aged.EVENTS: _shorter(rules.events, runs),
         Aged.RECORDINGS: _shorter(rules.recordings, runs),
         Aged.RUNS: runs,
+        Aged.MESSAGES: _shorter(rules.events, runs),
         Aged.SESSIONS: runs,
         Aged.AUDIT: rules.audit,
         Aged.JOBS: rules.jobs,
