@@ -18,8 +18,12 @@ from oah.api.routes import (
     events,
     fleet,
     jobs,
+    mail_readers,
+    mailboxes,
+    messages,
     requeue,
     runs,
+    session_messages,
     sessions,
     steps,
     submit,
@@ -44,6 +48,10 @@ ROUTERS = (
     jobs.router,
     webhooks.router,
     dead_letters.router,
+    mailboxes.router,
+    mail_readers.router,
+    messages.router,
+    session_messages.router,
 )
 
 
@@ -55,6 +63,7 @@ def create_app(context: ApiContext) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         state.streams.attach(asyncio.get_running_loop())
         state.rooms.attach(asyncio.get_running_loop())
+        state.bells.attach(asyncio.get_running_loop())
         state.start()
         try:
             yield

@@ -216,3 +216,20 @@ def needs_run() -> dict[str, Any]:
     """Arguments of a route inside a run: the key of that run opens it, and any key that may run."""
     extra = {"x-oah-scope": str(KeyScope.RUN), "x-oah-run-key": True}
     return {"dependencies": [Depends(_InsideRun())], "openapi_extra": extra}
+
+
+class _Mail:
+    def __init__(self, scope: KeyScope) -> None:
+        self._scope = scope
+
+    async def __call__(self, caller: Caller) -> None:
+        if caller.fence is None:
+            demand(caller, self._scope)
+
+
+def needs_mail(scope: KeyScope) -> dict[str, Any]:
+    """Arguments of a route about mailboxes: the scope opens it, and the key of a run, in its session's workspace."""
+    return {
+        "dependencies": [Depends(_Mail(scope))],
+        "openapi_extra": {"x-oah-scope": str(scope), "x-oah-run-key": True},
+    }

@@ -16,7 +16,9 @@ from oah.ports.jobs import JobQueue, UntoldQueue
 from oah.ports.store import Store, SubmitLimits
 from oah.ports.telemetry import Telemetry
 from oah.ports.viewing import NoWorkerLines, WorkerLines
+from oah.runtime.mail_watch import MailWatch
 from oah.services import webhooks
+from oah.services.post import Post
 from oah.settings import AuthMode
 
 
@@ -28,7 +30,7 @@ class ApiContext:
     installation knows. `exposition`: `/metrics` as bytes and content type. `ready`: name → check of a dependency that
     raises Unavailable (or any OahError) while it is away. `local_workers`: ids of workers inside this process.
     `keep_alive`: pause between comments on idle streams. `lines`: how workers' terminals are reached. `written`: a
-    recording as plain text.
+    recording as plain text. `post` and `watch`: mailboxes, and what happens in those that are read here.
     """
 
     store: Store
@@ -40,6 +42,8 @@ class ApiContext:
     epoch: Callable[[], EpochId | None]
     profiles: Callable[[], tuple[str, ...]]
     exposition: Callable[[], tuple[bytes, str]]
+    post: Post
+    watch: MailWatch
     lease: timedelta
     auth: AuthMode = AuthMode.KEYS
     rules: Rules = field(default_factory=Rules)

@@ -8,7 +8,7 @@ from oah.ports.clock import Clock
 from oah.ports.telemetry import Telemetry
 
 METHODS = frozenset({"GET", "POST", "PATCH", "PUT", "DELETE", "HEAD", "OPTIONS"})
-STREAMED = "/events"
+STREAMED = ("/events", "/subscribe", "/receive")
 
 
 class Measure:

@@ -12,19 +12,24 @@ from fastapi import Depends, Request
 
 from oah.api.auth import Keyring
 from oah.api.batch import SubmitBatches
+from oah.api.bells import Bells
 from oah.api.context import ApiContext
 from oah.api.hearing import Hearing
 from oah.api.looks import Looks
 from oah.api.rooms import Rooms
 from oah.api.stream import Streams
+from oah.api.subscriptions import Subscriptions
 from oah.api.waiting import Waiters
 from oah.core.model.ids import EpochId, SessionId, WorkspaceId
 from oah.errors import RequestError, Unavailable
 from oah.ports.store import Accepted, NewRun
 from oah.runtime.component import ThreadComponent
+from oah.runtime.loop import Loop
 from oah.services.submit import commit
 
 REMEMBERED_SESSIONS = 50_000
+MAIL_STEP = timedelta(seconds=1)
+"""How long one wait for news of mailboxes may be: this long the end of the process may be held up."""
 STEERS_AT_ONCE = 16
 """Of the forty threads that answer requests (anyio's default)."""
 
@@ -39,7 +44,9 @@ class ApiState:
         self.streams = Streams(context, self.waiters)
         self.rooms = Rooms(context)
         self.hearing = Hearing(context.store, context.broker, context.clock, context.epoch)
-        self.components: tuple[ThreadComponent, ...] = (self.hearing, self.streams.tailer)
+        self.bells = Bells(context.watch, context.telemetry)
+        self.subscriptions = Subscriptions(context.post, context.clock, self.bells)
+        self.components: tuple[ThreadComponent, ...] = (self.hearing, self.streams.tailer, self._mail_loop())
         """Threads behind the requests; one that has failed makes the process unready."""
         self.batches = SubmitBatches(self._commit, committed=self._committed, telemetry=context.telemetry)
         self.stopping = threading.Event()
@@ -69,6 +76,15 @@ class ApiState:
         finally:
             self._steers.release()
 
+    def _mail_loop(self) -> Loop:
+        context = self.context
+
+        def step() -> timedelta:
+            context.watch.step(MAIL_STEP)
+            return timedelta(0)
+
+        return Loop("api-mail", step, interval=MAIL_STEP, clock=context.clock, telemetry=context.telemetry)
+
     def workspace_of(self, session_id: SessionId) -> WorkspaceId:
         """A session's workspace, which never changes. Raises NotFound, Unavailable."""
         found = self._workspaces.get(session_id)
@@ -96,6 +112,7 @@ class ApiState:
         self.stopping.set()
         self.streams.close()
         self.rooms.close()
+        self.bells.close()
         self.waiters.release()
 
     def stop(self) -> None:

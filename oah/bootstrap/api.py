@@ -19,6 +19,7 @@ from oah.bootstrap.controller import controller_of
 from oah.bootstrap.endpoint import PrivateEndpoint
 from oah.bootstrap.jobs import job_queue
 from oah.bootstrap.kit import PROFILES_DIR, Kit, needs_a_server, oah_version, open_kit, run
+from oah.bootstrap.mail import post_of
 from oah.bootstrap.webhooks import webhook_limits
 from oah.bootstrap.worker import worker_of
 from oah.core.model.ids import EpochId, WorkerId
@@ -72,6 +73,7 @@ def _api_context(kit: Kit, workers: Sequence[Worker], jobs: JobQueue, *, prepare
     settings = kit.settings
     limits = settings.limits
     profiles = tuple(load_profiles(settings.data_dir / PROFILES_DIR))
+    post, watch = post_of(kit)
     return ApiContext(
         store=kit.store,
         broker=kit.broker,
@@ -82,6 +84,8 @@ def _api_context(kit: Kit, workers: Sequence[Worker], jobs: JobQueue, *, prepare
         epoch=lambda: _epoch_or_none(kit),
         profiles=lambda: profiles,
         exposition=kit.telemetry.exposition,
+        post=post,
+        watch=watch,
         lease=settings.lease,
         auth=settings.auth,
         rules=admission.Rules(input_bytes=limits.input_bytes),

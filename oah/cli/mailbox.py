@@ -240,8 +240,10 @@ def watch(
 ) -> None:
     """Print what is there, then each message as it comes, until the mailbox is gone. Every watcher gets all."""
     options = given(priorities=list(priorities) or None, after=after, timeout=timeout, workspace=workspace)
+    client = connection.client
+    client.mailbox(address, **given(workspace=workspace))  # what is wrong is said before the time is up
     try:
-        for message in connection.client.subscribe(address, **options):
+        for message in client.subscribe(address, **options):
             if as_json:
                 emit_json(_readable(message), indent=None)
             else:

@@ -38,11 +38,18 @@ BODIES = {
     ("POST", "/v1/webhooks"): {"url": "https://example.org/stolen", "workspace": "default"},
     ("PATCH", "/v1/webhooks/{webhook_id}"): {"url": "https://example.org/stolen"},
     ("POST", "/v1/keys"): {"name": "mine", "workspace": "default"},
+    ("POST", "/v1/sessions/{session_id}/messages"): {"text": "stolen"},
+    ("POST", "/v1/sessions/{session_id}/messages/ack"): {"up_to": 1},
+    ("POST", "/v1/mailboxes"): {"address": "stolen"},
+    ("POST", "/v1/mailboxes/{address}/messages"): {"payload": "stolen"},
+    ("POST", "/v1/mailboxes/{address}/receive"): {"limit": 10},
+    ("POST", "/v1/mailboxes/leases/extend"): {"holder": "ours"},
+    ("POST", "/v1/mailboxes/leases/{lease_id}/nack"): {"delay_seconds": 0},
 }
 LACKS = {"run": "reader", "operate": "runner", "admin": "operator"}
 """Scope → a key of the same workspace that has it not. Every key may read."""
 
-OWNED = re.compile(r"\{(session_id|run_id|workspace|dead_letter|webhook_id|job_id)\}")
+OWNED = re.compile(r"\{(session_id|run_id|workspace|dead_letter|webhook_id|job_id|address|lease_id|message_id)\}")
 
 
 def operations(document):
@@ -69,6 +76,16 @@ def ask_job(api: Deployment) -> str:
     return "job_ours"
 
 
+def post(api: Deployment) -> dict[str, str]:
+    """A mailbox of the default workspace with two messages, one of them in somebody's hands."""
+    client = api.client("runner")
+    address = client.create_mailbox()["address"]
+    sent = client.send_message(address, "secret words")
+    client.send_message(address, "secret words")
+    [leased] = client.receive_messages(address, holder="ours")
+    return {"address": address, "seq": sent["seq"], "message_id": sent["id"], "lease_id": leased["lease_id"]}
+
+
 @pytest.fixture(scope="module")
 def ids(shared_api):
     """Things of the default workspace, and what they look like before anybody touched them."""
@@ -88,6 +105,7 @@ def ids(shared_api):
         "webhook_id": webhook,
         "delivery_id": delivery,
         "dead_letter": bury(shared_api, session),
+        **post(shared_api),
     }
 
 
@@ -130,11 +148,18 @@ def snapshot(api: Deployment, ids):
         len(api.store.audit_rows(AuditFilter(subject=ids["run_id"])).items),
         api.store.webhooks(None).items,
         api.store.deliveries(ids["webhook_id"], None).items,
+        _mail(api, ids["address"]),
         api.store.workspace("default"),
         sorted(one.name for one in api.store.workspaces()),
         [(one.id, one.revoked_at) for one in api.store.keys(DEFAULT_WORKSPACE)],
         len(api.store.sessions(DEFAULT_WORKSPACE).items),
     )
+
+
+def _mail(api: Deployment, address):
+    mailbox = api.store.mailbox(DEFAULT_WORKSPACE, address)
+    [held] = api.store.trace_message(api.store.list_messages(mailbox.id).items[0].id, None).groups
+    return mailbox, api.store.list_messages(mailbox.id).items, held, api.store.mailboxes(DEFAULT_WORKSPACE).items
 
 
 GUARDED = (
@@ -147,7 +172,7 @@ GUARDED = (
     (r"PATCH /v1/runs/|POST /v1/runs/\{run_id\}/requeue", "operate"),
     (r"(POST|DELETE) /v1/dead-letters|\w+ /v1/webhooks", "operate"),
     (r"GET ", "read"),
-    (r"(POST|PATCH|DELETE) /v1/(sessions|runs)", "run"),
+    (r"(POST|PATCH|DELETE) /v1/(sessions|runs|mailboxes)", "run"),
 )
 
 
@@ -219,6 +244,9 @@ def test_another_workspaces_ids_are_the_ids_of_nothing(shared_api, call, ids, ro
             "run_id": "run_nothing",
             "dead_letter": "dl_nothing",
             "job_id": "job_nothing",
+            "address": "m-nothing",
+            "lease_id": "lease_nothing",
+            "message_id": "msg_nothing",
             "workspace": "nothing",
         }
         never = call(shared_api.secrets["foreigner"], method, path, body, nothing)

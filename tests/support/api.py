@@ -33,7 +33,10 @@ from oah.core.model.workspace import DEFAULT_WORKSPACE, Scope
 from oah.core.policy.admission import Rules
 from oah.errors import Unavailable
 from oah.ports.store import OutputChunk, RunFence, Settlement, StartClaim, Started
+from oah.runtime.batches import Batches
+from oah.runtime.mail_watch import MailWatch
 from oah.services import keys, workspaces
+from oah.services.post import MailRules, Post
 from tests.support.servers_redis import FakeServer
 
 EPOCH = EpochId("epoch-1")
@@ -182,6 +185,7 @@ def deploy(store_url: str, broker: Any, tmp: Path, **more: Any) -> Iterator[Depl
     for name, (workspace, scopes) in SECRETS.items():
         bound = foreign.id if workspace == "foreign" else DEFAULT_WORKSPACE
         secrets[name] = keys.create(store, ids, name=name, workspace_id=bound, scopes=frozenset(scopes)).secret
+    watch = MailWatch(store, switched, clock)
     fields: dict[str, Any] = {
         "store": store,
         "broker": switched,
@@ -192,6 +196,8 @@ def deploy(store_url: str, broker: Any, tmp: Path, **more: Any) -> Iterator[Depl
         "epoch": lambda: EPOCH,
         "profiles": lambda: ("exec", "noop", "python", "shell"),
         "exposition": telemetry.exposition,
+        "post": Post(store, switched, ids, MailRules(), telemetry, watch=watch, together=Batches),
+        "watch": watch,
         "lease": timedelta(seconds=6),
         "rules": Rules(),
         "ready": {"store": store.check, "broker": switched.now},
