@@ -60,7 +60,11 @@ def session_now(transaction: Transaction, session_id: SessionId) -> Session:
 
 
 def judged(transaction: Transaction, session: Session) -> Decision:
-    """What is to be done about the session's messages now."""
+    """What is to be done about the session's messages now. Of a wake that is under way nothing more need be known."""
+    if session.state is SessionState.OPEN and session.wake_run_id is not None:
+        live = select(runs.c.id).where(runs.c.id == session.wake_run_id, runs.c.status.in_(LIVE))
+        if transaction.connection.execute(live).first() is not None:
+            return NotNow(WhyNot.UNDER_WAY)
     return decide(_view(transaction, session))
 
 
