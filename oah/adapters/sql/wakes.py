@@ -23,7 +23,7 @@ from oah.core.model.ids import RunId, SessionId
 from oah.core.model.message import MessageMode, MessageState
 from oah.core.model.run import ReadyClass, RunClass, RunKind, RunStatus
 from oah.core.model.session import Session, SessionState
-from oah.core.policy.wake import Decision, View, Wake, decide
+from oah.core.policy.wake import Decision, NotNow, View, Wake, WhyNot, decide
 from oah.ports.store import Accepted
 
 ACTIVE = (RunStatus.RUNNING.value, RunStatus.WAITING_TOOL.value)
@@ -83,7 +83,6 @@ def _view(transaction: Transaction, session: Session) -> View:
         waiting=connection.execute(count).scalar_one(),
         mode=session.wake,
         is_open=session.state is SessionState.OPEN,
-        under_way=session.wake_run_id is not None and there(runs.c.id == session.wake_run_id, runs.c.status.in_(LIVE)),
         run_next=there(runs.c.status == RunStatus.QUEUED.value, ~runs.c.deferred),
         alive=connection.execute(owner).first() is not None,
         had_turns=had_turns(connection, session.id),
