@@ -122,7 +122,7 @@ def trace_document(trace: MessageTrace) -> Document:
         "message": None if trace.message is None else about_message(trace.message),
         "hops": [{"at": moment(hop.at), "hop": hop.hop, "data": dict(hop.data)} for hop in hops(trace)],
         "groups": [
-            {"group": one.group, "attempts": one.attempts, "leased_until": moment(one.until), "done": one.done}
+            {"group": one.group, "state": one.state, "attempts": one.attempts, "until": moment(one.until)}
             for one in trace.groups
         ],
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Protocol
 
 from oah.core.model.event import Event
@@ -13,14 +14,26 @@ from oah.core.model.mailbox import Mailbox
 from oah.core.model.message import AgentMessage, Message
 
 
+class ShareState(StrEnum):
+    """How far a queue group is with a message."""
+
+    AHEAD = "ahead"
+    """Nobody of the group has had it."""
+    HELD = "held"
+    """A member has it."""
+    GIVEN_BACK = "given_back"
+    """It was had, and the next member gets it, perhaps not at once."""
+    DONE = "done"
+
+
 @dataclass(frozen=True, slots=True)
 class GroupShare:
-    """What a queue group has done with it. ``until``: a member has it that long; None: nobody has."""
+    """What a queue group has done with a message. ``until``: the end of the lease, or of being kept back."""
 
     group: str
-    attempts: int
-    until: datetime | None
-    done: bool
+    state: ShareState
+    attempts: int = 0
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

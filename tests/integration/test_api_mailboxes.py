@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from oah.client import Client
-from oah.errors import InvalidRequest, LimitReached, NotFound, PayloadTooLarge
+from oah.errors import Conflict, InvalidRequest, LimitReached, NotFound, PayloadTooLarge
 from oah.services.post import MailRules, Post
 from oah.services.run_keys import run_key
 from oah.settings import AuthMode
@@ -452,3 +452,58 @@ def test_payloads_of_a_mebibyte(client: Client, box: str) -> None:
     assert client.receive_messages(box)[0]["payload"] == payload
     with pytest.raises(PayloadTooLarge):
         client.send_message(box, payload + b"x")
+
+
+# --- where a message has been ----------------------------------------------------------------------------------------
+
+
+def test_a_trace_of_a_message_in_a_mailbox(shared_api: Deployment, client: Client, box: str) -> None:
+    sent = client.send_message(box, "x", priority="urgent", ttl=600)
+    for group in ("early", "late", "both"):
+        client.receive_messages(box, group=group)
+    again = client.send_message(box, "y", priority="urgent")
+    [held] = client.receive_messages(box, group="both")
+    client.nack_message(held["lease_id"], delay=30)
+    found = client.trace_message(sent["id"])
+    assert (found["mailbox"], found["state"], found["message"]["seq"]) == (box, None, sent["seq"])
+    assert [hop["hop"] for hop in found["hops"]] == ["sent", "expires"]
+    assert found["hops"][0]["data"]["sender"].startswith("key:")
+    assert {one["group"]: one["state"] for one in found["groups"]} == dict.fromkeys(("early", "late", "both"), "held")
+    second = {one["group"]: one["state"] for one in client.trace_message(again["id"])["groups"]}
+    assert second == {"early": "ahead", "late": "ahead", "both": "given_back"}
+    delayed = client.send_message(box, "z", delay=60)
+    assert [hop["hop"] for hop in client.trace_message(delayed["id"])["hops"]] == ["sent", "due"]
+    for foreign, message in ((shared_api.client("foreigner"), sent["id"]), (client, "msg_nothing"), (client, "a.b")):
+        with pytest.raises(NotFound):
+            foreign.trace_message(message)
+
+
+def test_a_trace_of_a_dead_one(apis: Deployment) -> None:
+    apis.context.post.rules = MailRules(max_attempts=1)
+    client = apis.client("runner")
+    box = client.create_mailbox()["address"]
+    sent = client.send_message(box, "poison")
+    [held] = client.receive_messages(box)
+    client.nack_message(held["lease_id"])
+    assert client.receive_messages(box) == []
+    found = client.trace_message(sent["id"])
+    assert "dead_letter" in [hop["hop"] for hop in found["hops"]]
+    [letter] = apis.client().dead_letters(kind="message")
+    assert next(hop for hop in found["hops"] if hop["hop"] == "dead_letter")["data"]["id"] == letter["id"]
+
+
+def test_a_trace_of_a_message_for_an_agent(apis: Deployment) -> None:
+    client = apis.client("runner")
+    session = client.create_session("shell")["id"]
+    with apis.http("runner") as http:
+        sent = http.post(f"/v1/mailboxes/{session}/messages", json={"payload": "hello agent"})
+    assert sent.status_code == 201, sent.text
+    assert sent.json()["session_id"] == session
+    found = client.trace_message(sent.json()["id"])
+    assert (found["session_id"], found["mailbox"]) == (session, session)
+    assert [hop["hop"] for hop in found["hops"]][:2] == ["sent", "message.queued"]
+    with pytest.raises(NotFound):
+        apis.client("foreigner").trace_message(sent.json()["id"])
+    for call in (client.receive_messages, client.purge_mailbox, client.delete_mailbox):
+        with pytest.raises(Conflict):
+            call(session)

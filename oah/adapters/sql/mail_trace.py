@@ -11,14 +11,14 @@ from oah.adapters.sql.agent_mail import made
 from oah.adapters.sql.aggregate import Aggregate, picked
 from oah.adapters.sql.governance_tables import dead_letters
 from oah.adapters.sql.mail_rows import MAILBOX, SUMMARY, mailbox_of, message_of
-from oah.adapters.sql.mail_tables import agent_messages, group_leases, mailboxes, messages
+from oah.adapters.sql.mail_tables import agent_messages, group_cursors, group_leases, mailboxes, messages
 from oah.adapters.sql.rows import EVENT_COLUMNS, event_of, moment, required
 from oah.adapters.sql.tables import run_events
 from oah.core.model.event import Event
 from oah.core.model.ids import MessageId, WorkspaceId
-from oah.core.model.message import AgentMessage
+from oah.core.model.message import AgentMessage, Message
 from oah.errors import NotFound
-from oah.ports.traces import GroupShare, LetterMark, MessageTrace
+from oah.ports.traces import GroupShare, LetterMark, MessageTrace, ShareState
 
 MOST_EVENTS = 200
 
@@ -52,7 +52,7 @@ class MailTrace(Aggregate):
                 due_at=None if row is None else moment(row.due_at),
                 settled_at=None if row is None else moment(row.settled_at),
                 for_agent=agent,
-                groups=() if row is None else _groups(connection, row.mailbox_id, row.seq),
+                groups=() if row is None or row.seq is None else _groups(connection, message_of(row)),
                 letters=letters,
                 events=() if agent is None else _events(connection, agent),
             )
@@ -68,18 +68,33 @@ def _agent(connection: Connection, message_id: str) -> AgentMessage | None:
     return None if row is None else made(row)
 
 
-def _groups(connection: Connection, mailbox_id: str, seq: int | None) -> Sequence[GroupShare]:
-    c = group_leases.c
-    rows = connection.execute(
-        select(c.group_name, c.attempts, c.until, c.done).where(c.mailbox_id == mailbox_id, c.seq == seq)
+def _groups(connection: Connection, message: Message) -> Sequence[GroupShare]:
+    """By the cursors of the groups; what lies below one and has no row is done."""
+    c, held = group_cursors.c, group_leases.c
+    cursors: dict[str, int] = {}
+    for row in connection.execute(select(c.group_name, c.priority, c.seq).where(c.mailbox_id == message.mailbox_id)):
+        mine = row.seq if row.priority == int(message.priority) else 0
+        cursors[row.group_name] = max(mine, cursors.get(row.group_name, 0))
+    leases = connection.execute(
+        select(held.group_name, held.lease_id, held.attempts, held.until).where(
+            held.mailbox_id == message.mailbox_id, held.seq == message.seq
+        )
     )
-    return [GroupShare(row.group_name, row.attempts, moment(row.until), bool(row.done)) for row in rows]
+    found = {row.group_name: row for row in leases}
+    return [_share(message, group, cursor, found.get(group)) for group, cursor in sorted(cursors.items())]
+
+
+def _share(message: Message, group: str, cursor: int, row: Any) -> GroupShare:
+    if row is not None:
+        state = ShareState.GIVEN_BACK if row.lease_id is None else ShareState.HELD
+        return GroupShare(group, state, row.attempts, moment(row.until))
+    return GroupShare(group, ShareState.DONE if cursor >= message.seq else ShareState.AHEAD)
 
 
 def _letters(connection: Connection, message_id: str, workspace_id: WorkspaceId | None) -> Sequence[LetterMark]:
     c = dead_letters.c
     wanted = select(c.id, c.code, c.reason, c.attempts, c.last_at, c.redriven_at, c.redriven_by).where(
-        c.kind == "message", c.subject.startswith(message_id, autoescape=True)
+        c.kind == "message", c.subject == message_id
     )
     if workspace_id is not None:
         wanted = wanted.where(c.workspace_id == workspace_id)
