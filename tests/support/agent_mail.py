@@ -54,6 +54,7 @@ class AgentMail:
         mode: MessageMode = MessageMode.WAIT,
         sender: Sender | None = None,
         callback: str | None = None,
+        most: int = 256,
         **more: Any,
     ) -> list[Sent | RequestError]:
         """Send in one batch."""
@@ -70,7 +71,8 @@ class AgentMail:
                     **more,
                 )
                 for text in texts
-            ]
+            ],
+            session_messages=most,
         )
 
     def start(self) -> tuple[Run, RunFence]:
