@@ -78,8 +78,6 @@ class Connection(asyncio.Protocol):
         self.echo = True
         self.connected = False
         self.opened_at = self.heard_at = hub.now()
-        self.questions = 0
-        """PINGs without an answer."""
         self.written = 0
         self.moved = (0, self.opened_at)
         """Bytes that had gone out, and when that number was last another one."""
@@ -112,7 +110,7 @@ class Connection(asyncio.Protocol):
         """Feed the parser and handle what is whole."""
         if self.ended is not None:
             return
-        self.heard_at, self.questions = self.hub.now(), 0
+        self.heard_at = self.hub.now()
         self._parser.feed(data)
         self._go_on()
 

@@ -1,8 +1,8 @@
 """What has to be looked at again and again: silent clients, slow ones, leases of members that live.
 
 A client that reads nothing is let go when its buffer is too full or has not moved for too long. Members of groups are
-asked more often than others: what a dead one holds must not wait for minutes. Their leases are extended only when they
-were heard of since the last look, so a peer that is half gone keeps nothing.
+asked more often than others: what a dead one holds must not wait for minutes. Their leases are extended only while they
+answer, so a peer that is half gone, or too busy to say anything, keeps its connection but nothing that others wait for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 LOOK = 0.5
 """Seconds between two looks."""
 MOST_QUESTIONS = 2
-"""PINGs without an answer; with the next one due the client is let go."""
+"""PINGs without an answer; when the next one would be due the client is let go."""
 CONNECT_WITHIN = 2.0
 """Seconds that a client may take to say who it is, where it has to."""
 
@@ -62,15 +62,13 @@ class Keeper:
             connection.end("refused", "Authentication Timeout" if connection.connected else UNAUTHORIZED)
             return
         every = rules.ping_every.total_seconds()
-        if member:
-            every = min(every, rules.lease.total_seconds() / 3)
-        last = max(connection.heard_at, self._asked.get(connection, 0.0))
-        if now - last < every:
-            return
-        if connection.questions >= MOST_QUESTIONS:
+        if now - connection.heard_at > every * (MOST_QUESTIONS + 1):
             connection.end("stale", "Stale Connection")
             return
-        connection.questions += 1
+        if member:
+            every = min(every, rules.lease.total_seconds() / 3)
+        if now - max(connection.heard_at, self._asked.get(connection, 0.0)) < every:
+            return
         self._asked[connection] = now
         connection.write(frames.PING)
 

@@ -153,7 +153,6 @@ class Mail:
         most_bytes: int,
     ) -> list[Leased]:
         """For a member of a group. Raises NotFound, RequestError."""
-        self.holders[holder] = client
         leased = await self.call(
             self.post.receive,
             mailbox_id,

@@ -290,7 +290,10 @@ def test_a_client_whose_buffer_does_not_move_is_let_go(make_gateway: MakeGateway
 def test_a_silent_client_is_asked_and_let_go(make_gateway: MakeGateway) -> None:
     gateway = make_gateway(ping_every=timedelta(seconds=0.2))
     silent = gateway.line()
-    assert [silent.line(), silent.line(), silent.line()] == [b"PING", b"PING", b"-ERR 'Stale Connection'"]
+    assert silent.line() == b"PING"
+    while (answer := silent.line()) == b"PING":
+        pass
+    assert answer == b"-ERR 'Stale Connection'"
     assert silent.at_end()
 
 
