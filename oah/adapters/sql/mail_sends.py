@@ -11,12 +11,22 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, text, tuple_, update
+from sqlalchemy import Connection, insert, select, text, update
 
 from oah.adapters.sql.agent_messages import queue_for_agent
 from oah.adapters.sql.aggregate import Aggregate, Transaction
 from oah.adapters.sql.columns import now
-from oah.adapters.sql.mail_rows import MAILBOX, expired, lives, mailbox_of, missing, moment, remove, replace_keys
+from oah.adapters.sql.mail_rows import (
+    TOMB,
+    among,
+    expired,
+    lives,
+    lock_mailboxes,
+    missing,
+    moment,
+    remove,
+    replace_keys,
+)
 from oah.adapters.sql.mail_tables import MORTAL, mailboxes, message_keys, messages
 from oah.adapters.sql.rows import session_of
 from oah.adapters.sql.text import sound
@@ -108,21 +118,21 @@ def _locked(
     names -= refused.keys()
     if not names:
         return {}, refused
-    rows = transaction.connection.execute(
-        select(*MAILBOX)
-        .where(tuple_(mailboxes.c.workspace_id, mailboxes.c.address).in_(sorted(names)))
-        .order_by(mailboxes.c.id)
-        .with_for_update(key_share=True)
-    ).all()
+    connection = transaction.connection
+    ids: list[str] = []
+    for workspace_id in sorted({name[0] for name in names}):
+        addresses = {name[1] for name in names if name[0] == workspace_id}
+        theirs = (mailboxes.c.workspace_id == workspace_id, among(connection, mailboxes.c.address, addresses))
+        ids += connection.execute(select(mailboxes.c.id).where(*theirs)).scalars()
+    found = lock_mailboxes(connection, ids).values()
     boxes: dict[Name, _Box] = {}
-    at = moment(transaction.connection)
-    for row in rows:
-        mailbox = mailbox_of(row)
-        name = (row.workspace_id, row.address)
+    at = moment(connection)
+    for mailbox in found:
+        name = (mailbox.workspace_id, mailbox.address.partition(TOMB)[0])
         if lives(mailbox, at):
             boxes[name] = _Box(mailbox, mailbox.last_seq, mailbox.messages)
         else:
-            refused[name] = expired(mailbox.address)
+            refused[name] = expired(name[1])
     return boxes, refused
 
 
@@ -148,22 +158,16 @@ def _made(transaction: Transaction, name: Name, session_messages: int) -> bool:
 
 def _remember(connection: Connection, messages_: Sequence[NewMessage], boxes: dict[Name, _Box], at: datetime) -> None:
     """Dedup keys that were used within their window."""
-    named = {
-        (boxes[_name(each)].mailbox.id, each.dedup_key)
-        for each in messages_
-        if each.dedup_key is not None and _name(each) in boxes
-    }
-    if not named:
-        return
-    found = connection.execute(
-        select(message_keys).where(
-            tuple_(message_keys.c.mailbox_id, message_keys.c.dedup_key).in_(sorted(named)), message_keys.c.until > at
-        )
-    )
+    named: dict[str, set[str]] = {}
+    for each in messages_:
+        if each.dedup_key is not None and _name(each) in boxes:
+            named.setdefault(boxes[_name(each)].mailbox.id, set()).add(each.dedup_key)
     by_id = {box.mailbox.id: box for box in boxes.values()}
-    for row in found:
-        box = by_id[MailboxId(row.mailbox_id)]
-        box.known[row.dedup_key] = _sent(box, MessageId(row.message_id), row.seq, duplicate=True)
+    for mailbox_id, keys in named.items():
+        theirs = (message_keys.c.mailbox_id == mailbox_id, among(connection, message_keys.c.dedup_key, keys))
+        for row in connection.execute(select(message_keys).where(*theirs, message_keys.c.until > at)):
+            box = by_id[MailboxId(mailbox_id)]
+            box.known[row.dedup_key] = _sent(box, MessageId(row.message_id), row.seq, duplicate=True)
 
 
 def _sent(box: _Box, message_id: MessageId, seq: int | None, **more: Any) -> Sent:

@@ -196,15 +196,16 @@ class MailSweeps(Aggregate):
         """Messages whose time has come; ``among_all`` False: but those for agents, which end with more than a row."""
         with self._database.read() as connection:
             self._database.by_index(connection)
+            # No join: a planner might begin with the mailboxes.
+            session = select(mailboxes.c.session_id).where(mailboxes.c.id == messages.c.mailbox_id).scalar_subquery()
             statement = (
-                select(messages.c.id, messages.c.mailbox_id, messages.c.seq, mailboxes.c.session_id)
-                .join_from(messages, mailboxes, mailboxes.c.id == messages.c.mailbox_id)
+                select(messages.c.id, messages.c.mailbox_id, messages.c.seq, session.label("session_id"))
                 .where(column <= moment(connection), condition)
                 .order_by(column)
                 .limit(limit)
             )
             if not among_all:
-                statement = statement.where(mailboxes.c.session_id.is_(None))
+                statement = statement.where(session.is_(None))
             return connection.execute(statement).all()
 
 

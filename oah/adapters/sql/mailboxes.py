@@ -9,7 +9,7 @@ from sqlalchemy import Connection, exists, func, select, update
 
 from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.columns import MICROSECOND, age_us, later, now
-from oah.adapters.sql.mail_rows import ALIVE, MAILBOX, among, expired, lives, mailbox_of, missing, moment
+from oah.adapters.sql.mail_rows import ALIVE, MAILBOX, TOMB, among, expired, lives, mailbox_of, missing, moment
 from oah.adapters.sql.mail_tables import mailboxes
 from oah.adapters.sql.pages import LONGEST
 from oah.adapters.sql.tables import workspaces
@@ -22,8 +22,6 @@ from oah.ports.rows import Page
 
 TRIES = 5
 """Of a create against others that delete the same name."""
-TOMB = "#"
-"""No address has it: the name of one that was deleted or replaced is free at once, its rows go later."""
 
 
 class Mailboxes(Aggregate):
