@@ -5,12 +5,12 @@ from enum import StrEnum
 
 import pytest
 
-from oah.core.lifecycle import PLACE, RUN, SESSION, WORKER, Table
+from oah.core.lifecycle import MESSAGE, PLACE, RUN, SESSION, WORKER, Table
 from oah.core.model.run import RunStatus
 from oah.core.model.session import Place
 from oah.errors import Broken
 
-TABLES = [RUN, WORKER, SESSION, PLACE]
+TABLES = [RUN, WORKER, SESSION, PLACE, MESSAGE]
 
 
 def _reachable(table: Table) -> set[StrEnum]:
