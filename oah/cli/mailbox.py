@@ -207,6 +207,7 @@ def receive(
     if not found:
         if as_json:
             emit_json({"items": []})
+        click.echo("there is no message", err=True)
         ctx.exit(Exit.FAILED)
     [message] = found
     if not ack:
