@@ -67,9 +67,10 @@ class TurnRequest:
     for one (a slash before a word) is refused. `timeout`: for this attempt, None = none. `deadline_in`: what is left of
     the run's deadline. `idle`: how long there may be no progress; None: as the profile says. `ladder`: graces used for
     a cancel; a time-out kills at once. `env`: what is the run's own and not the session's (its key, the API's
-    address). `goes_on`: another text follows in the same attempt, so its recording stays open while the agent is warm.
-    `delivered`: told once, in the slot thread, that the program was seen to take the text, or that it was typed and
-    nothing is known; must not block."""
+    address). `one_line`: programs that take one line at a time get a blank for the line end in it. `goes_on`: another
+    text follows in the same attempt, so its recording stays open while the agent is warm. `delivered`: told once, in
+    the slot thread, that the program was seen to take the text, or that it was typed and nothing is known; must not
+    block."""
 
     run_id: str
     attempt: int
@@ -80,6 +81,7 @@ class TurnRequest:
     idle: timedelta | None = None
     ladder: KillLadder = KillLadder()
     env: Mapping[str, str] = field(default_factory=dict)
+    one_line: bool = False
     goes_on: bool = False
     delivered: Callable[[Outcome], None] = lambda outcome: None
 

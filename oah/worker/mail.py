@@ -30,7 +30,7 @@ from oah.worker.work import Assignment
 log = logging.getLogger(__name__)
 
 NO_MESSAGES = "agent_takes_no_messages"
-REFUSED = frozenset({"input_rejected", "input_too_large", "command_refused"})
+REFUSED = frozenset({"input_rejected", "input_too_large", "command_refused", "line_too_long"})
 """This program will never take this text."""
 UNTRIED = frozenset({"composer_not_empty", "agent_blocked"})
 """Nothing was typed, for a reason that passes."""
@@ -130,7 +130,8 @@ class Mail:
             done = Injected(message_id=letter.message_id, delivery_id=letter.delivery_id, outcome=outcome.value)
             threading.Thread(target=self._write, args=(assignment, done, 1), name="mail", daemon=True).start()
 
-        return {"goes_on": True, "delivered": tell}
+        one_line = b"\n" not in letter.payload.rstrip(b"\n")
+        return {"one_line": one_line, "goes_on": True, "delivered": tell}
 
     def over(self, assignment: Assignment, letter: AgentMessage, result: TurnResult) -> After:
         """The turn of a message is over: what became of it is written down first."""

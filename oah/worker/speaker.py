@@ -91,6 +91,9 @@ class Speaker:
             threading.Event().wait(0.05)
         try:
             text, asked_for = _text(command), command.kind is CommandKind.INPUT
+            profile = assignment.started.session.lane.profile
+            if "message_id" in command.data and not self._context.takes_messages(profile):
+                return Delivery.UNSUPPORTED
             return assignment.agent.say(text, PROOF, asked_for=asked_for)
         except Exception:
             log.exception("speaking to the agent of %s", assignment.fence.session_id)

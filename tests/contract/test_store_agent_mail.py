@@ -15,6 +15,7 @@ from oah.errors import Conflict, InvalidRequest, LimitReached
 from oah.ports.commands import Delivery
 from oah.ports.dead_letters import LetterFilter, LetterKind
 from oah.ports.mailboxes import NewMessage
+from oah.ports.webhooks import NewWebhook
 from oah.settings import MailSettings
 from tests.support.agent_mail import AgentMail
 from tests.support.store_clerk import Clerk
@@ -426,3 +427,25 @@ def test_untried_and_refused(mail: AgentMail) -> None:
     assert mail.done(fence, one, "failed", refused="input_too_large") is MessageState.DEAD
     assert mail.deliver_all(fence) == ["two"]
     mail.audit()
+
+
+def test_each_later_change_is_a_delivery_of_the_webhook_that_the_sender_named(mail: AgentMail) -> None:
+    hook = mail.store.create_webhook(
+        NewWebhook(
+            id="wh_1",
+            workspace_id=DEFAULT_WORKSPACE,
+            url="https://example.org/told",
+            secret="s" * 32,
+            events=("run.failed",),
+            timeout=timedelta(seconds=5),
+            by="key:k1",
+        )
+    )
+    mail.clerk.submit(mail.session)
+    mail.send("one", callback=hook.id)
+    mail.send("nobody is told")
+    mail.send("unknown", callback="wh_nowhere")
+    _, fence = mail.start()
+    mail.deliver_all(fence)
+    told = [each.type for each in mail.store.deliveries(hook.id, None).items]
+    assert sorted(told) == ["message.acked", "message.delivered"]

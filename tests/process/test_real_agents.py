@@ -137,6 +137,34 @@ def test_without_its_screen_it_goes_on_with_its_conversation(
     assert sum(text.count(first) for text in talk.question(second).texts) == 1
 
 
+@real
+def test_a_message_to_a_dead_session_is_answered_by_its_resumed_conversation(talk: Talk, name: str) -> None:
+    client, first, second = talk.fleet.client, secrets.token_hex(6), secrets.token_hex(6)
+    assert f"heard=remember {first}" in talk.say(f"remember {first}")
+    talk.fleet.kill("worker-1")
+    talk.fleet.restart("worker-1")
+    talk.fleet.wait_workers(within=SECONDS)
+    client.update_session(talk.session, wake="eager")
+    sent = str(client.send_to_session(talk.session, f"what about {second}")["id"])
+
+    def over() -> bool:
+        return bool(client.session_message(talk.session, sent)["state"] in ("acked", "dead"))
+
+    eventually(over, within=SECONDS, what="the message is settled")
+    message = client.session_message(talk.session, sent)
+    if not client.session(talk.session)["session_ref"]:
+        assert (message["state"], message["reason"]) == ("dead", "session_unrecoverable"), message
+        return
+    assert message["state"] == "acked", (message, client.runs(session=talk.session))
+    run = client.wait(message["run_id"], timeout=SECONDS)
+    assert (run["kind"], run["status"]) == ("wake", "completed")
+    assert second in _plain(client.output(run["id"]))
+    assert client.attempts(run["id"])[-1]["agent"] in ("resumed", "repaired")
+    said = "\n".join(talk.question(second).texts)
+    assert said.count(f"Message {sent} from ") == 1
+    assert said.count(first) >= 1, "it remembers"
+
+
 def test_agents_without_a_program_are_withdrawn_and_shown(fleet: Fleet) -> None:
     worker = fleet.client.worker(fleet.client.workers()[0]["id"])
     assert set(NAMES) <= set(worker["profiles"])

@@ -112,6 +112,7 @@ class Course:
             bracketed=screen.bracketed_paste,
             canonical=self.screen.terminal.canonical(),
             command=self.request.command,
+            one_line=self.request.one_line,
         )
         if isinstance(planned, injection.Refusal):
             raise Refused(planned.reason, code=planned.code)

@@ -92,10 +92,17 @@ class Refusal:
 
 
 def plan(
-    text: str, rules: InjectionRules, *, bracketed: bool, canonical: bool = False, command: bool = False
+    text: str,
+    rules: InjectionRules,
+    *,
+    bracketed: bool,
+    canonical: bool = False,
+    command: bool = False,
+    one_line: bool = False,
 ) -> Plan | Refusal:
     """What to write for a text. `bracketed`: the program asked for framed pastes. `canonical`: the terminal collects
-    whole lines. `command`: the text may be one."""
+    whole lines. `command`: the text may be one. `one_line`: where the program takes one line at a time, the text is one
+    whose line end may be a blank."""
     clean = harmless(text).rstrip("\n")
     if not clean.strip():
         return Refusal("input_rejected", "the text is empty")
@@ -107,6 +114,8 @@ def plan(
         clean = rules.guard + clean.lstrip()
     if not bracketed and not canonical:
         clean = clean.replace("\t", _TAB)
+    if one_line and not bracketed and not rules.multiline:
+        clean = clean.replace("\n", " ")
     if not bracketed and not rules.multiline and "\n" in clean:
         return Refusal("input_rejected", "the program takes one line at a time, and the text has more")
     body = clean.encode("utf-8", "replace")
