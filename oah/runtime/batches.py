@@ -44,6 +44,16 @@ class Batches(Generic[Member, Answer]):
         self._waiting: deque[_Ticket[Member, Answer]] = deque()
         self._led = False
 
+    @property
+    def waiting(self) -> int:
+        """Callers whose batch has not begun."""
+        return len(self._waiting)
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody commits now."""
+        return self._led
+
     def __call__(self, members: Sequence[Member]) -> list[Answer]:
         """Answers in the order given, after COMMIT. Raises what ``commit`` raises: nothing is known to be done."""
         if not members:

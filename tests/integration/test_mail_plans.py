@@ -45,10 +45,12 @@ WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {long})
 SELECT 'l' || n, 'mbx_long', n, n % 3, {bytes}, {bytes}, CASE WHEN n % 10 = 0 THEN 'k' || n END, {now} FROM n;
 INSERT INTO messages (id, mailbox_id, seq, priority, payload, headers, sent_at, expires_at)
 WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 3000)
-SELECT 's' || n, 'mbx_' || (1 + n % 1000), 1 + n / 1000, 0, {bytes}, {bytes}, {now}, {later} FROM n;
+SELECT 's' || n, 'mbx_' || (1 + n % 1000), 1 + n / 1000, 0, {bytes}, {bytes}, {now},
+  CASE WHEN n > 100 THEN {later} ELSE {now} END FROM n;
 INSERT INTO messages (id, mailbox_id, priority, payload, headers, sent_at, due_at)
 WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 3000)
-SELECT 'd' || n, 'mbx_' || (1 + n % 1000), 0, {bytes}, {bytes}, {now}, {later} FROM n;
+SELECT 'd' || n, 'mbx_' || (1 + n % 1000), 0, {bytes}, {bytes}, {now},
+  CASE WHEN n > 100 THEN {later} ELSE {now} END FROM n;
 INSERT INTO group_cursors (mailbox_id, group_name, priority, seq, seen_at)
 SELECT 'mbx_long', 'g', p, 50000, {now} FROM (SELECT 0 AS p UNION SELECT 1 UNION SELECT 2) x;
 INSERT INTO group_leases (mailbox_id, group_name, priority, seq, lease_id, holder, attempts, most_attempts, until)
@@ -56,7 +58,8 @@ WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 30)
 SELECT 'mbx_long', 'g', n % 3, n, 'lease' || n, 'h' || n % 3, 1, 5, {later} FROM n;
 INSERT INTO group_leases (mailbox_id, group_name, priority, seq, lease_id, holder, attempts, most_attempts, until)
 WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 3000)
-SELECT 'mbx_' || (1 + n % 1000), 'g', 0, 1 + n / 1000, 'x' || n, 'other' || n, 1, 5, {later} FROM n;
+SELECT 'mbx_' || (1 + n % 1000), 'g', 0, 1 + n / 1000, 'x' || n, 'other' || n, 1, 1 + n % 2,
+  CASE WHEN n > 100 THEN {later} ELSE {now} END FROM n;
 INSERT INTO message_keys (mailbox_id, dedup_key, message_id, seq, until)
 WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {long})
 SELECT 'mbx_long', 'd' || n, 'l' || n, n, {later} FROM n

@@ -61,7 +61,7 @@ def batches(gate, heard=None, most=256) -> SubmitBatches:
 
 
 def waiting(these: SubmitBatches) -> int:
-    return len(these._waiting)
+    return these.waiting
 
 
 def test_a_lone_caller_commits_at_once():
@@ -102,7 +102,7 @@ def test_the_lead_is_handed_on_so_that_nobody_serves_the_others_for_ever():
         for other in others:
             other.result(10)
     assert [len(transaction) for transaction in gate.transactions] == [1, 2, 2, 1]
-    assert not these._led
+    assert not these.busy
 
 
 def test_one_members_fault_is_its_own():
