@@ -39,7 +39,7 @@ _COLUMNS = (
     ("ERROR", lambda item: (item.get("error") or {}).get("code")),
     ("WAITS FOR", lambda item: (item.get("wait_reason") or {}).get("code")),
     ("AGE", lambda item: age(item.get("created_at"))),
-    ("INPUT", field("input")),
+    ("INPUT", lambda item: "(messages)" if item.get("kind") == "wake" else item.get("input")),
 )
 
 

@@ -43,7 +43,7 @@ def judge_diagnosis(document: Mapping[str, Any]) -> Iterator[Finding]:
                 "a leader puts that right within a minute; now: oah queue repair",
             )
         )
-    found += [*_waiting(document, cut), *_lanes(document)]
+    found += [*_waiting(document, cut), *_undelivered(document, cut), *_lanes(document)]
     yield from found or [ok("stuck", "everything that should move moves")]
 
 
@@ -60,6 +60,16 @@ def _waiting(document: Mapping[str, Any], cut: set[str]) -> Iterator[Finding]:
         f" {_names(waiting)}",
         "oah run show RUN says why each waits",
     )
+
+
+def _undelivered(document: Mapping[str, Any], cut: set[str]) -> Iterator[Finding]:
+    waiting = document.get("undelivered") or ()
+    if waiting:
+        yield warn(
+            "stuck_messages",
+            f"{_count(waiting, cut, 'undelivered')} session(s) with messages that nobody delivers: {_names(waiting)}",
+            "oah session show SESSION says under wake why; oah session wake SESSION tries again",
+        )
 
 
 def _lanes(document: Mapping[str, Any]) -> Iterator[Finding]:

@@ -50,6 +50,9 @@ class Diagnosis:
     """Sessions held because a process of theirs could not be killed."""
     waiting: tuple[Stuck, ...] = ()
     """Eligible runs that have waited longer than asked for; looked for among the 10,000 oldest queued ones."""
+    undelivered: tuple[Stuck, ...] = ()
+    """Sessions whose agent could be given a message that has been queued for longer than that, or could have been, had
+    not too many wakes failed."""
     truncated: frozenset[str] = field(default_factory=frozenset)
     """Names of lists that would have been longer."""
 

@@ -188,7 +188,8 @@ def _unplaced(
 def told(explained: Explained) -> dict[str, Any]:
     """As plain values, for the API and for doctor."""
     found = explained.found
-    lists = {name: [_one(each) for each in getattr(found, name)] for name in ("silent", "unheeded", "unkillable")}
+    names = ("silent", "unheeded", "unkillable", "undelivered")
+    lists = {name: [_one(each) for each in getattr(found, name)] for name in names}
     waiting = [
         {**_one(each), "wait_reason": _words(explained.reasons[each.run_id])} for each in found.waiting if each.run_id
     ]

@@ -34,7 +34,7 @@ def world(make_world: MakeWorld) -> World:
 
 def test_a_quiet_deployment_has_nothing_to_tell(world: World) -> None:
     document = _told(world)
-    lists = ("silent", "unheeded", "unkillable", "waiting", "unplaced", "unserved_lanes", "truncated")
+    lists = ("silent", "unheeded", "unkillable", "undelivered", "waiting", "unplaced", "unserved_lanes", "truncated")
     assert {name: document[name] for name in lists} == {name: [] for name in lists}
     assert (document["leader"], document["broker_away"], document["waiting_reasons"]) == (True, False, {})
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, and_, exists, func, or_, select, update
+from sqlalchemy import Connection, Select, and_, exists, func, or_, select, update
 
 from oah.adapters.sql.agent_mail import C, senders_of
 from oah.adapters.sql.agent_messages import RUN_OVER, give_back, tend
@@ -78,28 +78,12 @@ class MailTending(Aggregate):
     def overdue_messages(self, *, longer_than: timedelta, limit: int = 100) -> list[Overdue]:
         """Of open sessions without a hold and an active run whose agent may be started, or is there."""
         old = later(-(longer_than // MICROSECOND))
-        owned = exists().where(session_owners.c.session_id == sessions.c.id)
-        active = exists().where(runs.c.session_id == sessions.c.id, runs.c.status.in_(ACTIVE))
-        ready = (
-            sessions.c.state == SessionState.OPEN.value,
-            sessions.c.held == 0,
-            sessions.c.unsettled > 0,
-            ~active,
-            or_(owned, sessions.c.wake_run_id.is_not(None), _EAGER),
-        )
-        late = (C.session_id == sessions.c.id, C.state == QUEUED, C.seq.is_not(None), FRESH, C.created_at < old)
-        statement = (
-            select(sessions.c.id, func.max(age_us(C.created_at)).label("age"), func.count().label("many"))
-            .join(agent_messages, and_(*late))
-            .where(*ready, C.mode != MessageMode.RUN.value)
-            .group_by(sessions.c.id)
-            .limit(limit)
-        )
+        statement = overdue(longer_than, stopped=False).limit(limit)
         with self._database.read() as connection:
             found = connection.execute(statement).all()
         for row in found:
-            self._tell_overdue(SessionId(row.id), old)
-        return [Overdue(SessionId(row.id), timedelta(microseconds=row.age), row.many) for row in found]
+            self._tell_overdue(SessionId(row.session_id), old)
+        return [Overdue(SessionId(row.session_id), timedelta(microseconds=row.age), row.many) for row in found]
 
     def _tell_overdue(self, session_id: SessionId, old: Any) -> None:
         mine = (C.session_id == session_id, C.state == QUEUED, C.created_at < old, C.seq.is_not(None))
@@ -113,6 +97,31 @@ class MailTending(Aggregate):
 
 
 _EAGER = and_(sessions.c.wake == WakeMode.EAGER.value, sessions.c.wake_stopped.is_(None))
+
+
+def overdue(longer_than: timedelta, *, stopped: bool) -> Select[Any]:
+    """Sessions whose agent could be given what has been queued for so long: nothing holds them, nobody works in them.
+    ``stopped``: also where too many wakes have failed."""
+    old = later(-(longer_than // MICROSECOND))
+    owned = exists().where(session_owners.c.session_id == sessions.c.id)
+    active = exists().where(runs.c.session_id == sessions.c.id, runs.c.status.in_(ACTIVE))
+    eager = sessions.c.wake == WakeMode.EAGER.value if stopped else _EAGER
+    ready = (
+        sessions.c.state == SessionState.OPEN.value,
+        sessions.c.held == 0,
+        sessions.c.unsettled > 0,
+        ~active,
+        or_(owned, sessions.c.wake_run_id.is_not(None), eager),
+    )
+    late = (C.session_id == sessions.c.id, C.state == QUEUED, C.seq.is_not(None), FRESH, C.created_at < old)
+    age = func.max(age_us(C.created_at)).label("age")
+    return (
+        select(sessions.c.id.label("session_id"), age, func.count().label("many"))
+        .join(agent_messages, and_(*late))
+        .where(*ready, C.mode != MessageMode.RUN.value)
+        .group_by(sessions.c.id)
+        .order_by(age.desc())
+    )
 
 
 def _to_do(connection: Connection, limit: int) -> list[SessionId]:
@@ -137,6 +146,7 @@ def _to_do(connection: Connection, limit: int) -> list[SessionId]:
         by_message.where(C.mode == MessageMode.RUN.value, C.run_id.is_not(None), _BECAME, _CHANGED),
         select(sessions.c.id).where(sessions.c.unsettled > 0, sessions.c.state != SessionState.OPEN.value, waits),
         select(sessions.c.id).where(wake_ended()),
+        by_message.where(C.state == QUEUED, _VOIDED, ~IN_HAND),
         select(sessions.c.id).where(
             sessions.c.unsettled > 0,
             sessions.c.wake_run_id.is_(None),
@@ -148,6 +158,8 @@ def _to_do(connection: Connection, limit: int) -> list[SessionId]:
     return [SessionId(each) for each in sorted(found)[:limit]]
 
 
+_VOIDED = exists().where(runs.c.id == C.sender["run_id"].as_string(), runs.c.voided)
+"""The run that sent it was rolled back."""
 _CHANGED = or_(
     and_(C.state == QUEUED, exists().where(runs.c.id == C.run_id, runs.c.attempt > 0)),
     ~exists().where(runs.c.id == C.run_id, runs.c.status.in_(LIVE)),
@@ -165,6 +177,9 @@ def _tend(transaction: Transaction, session_id: SessionId, rules: Rules, done: _
     for row in connection.execute(late).all():
         fail(transaction, row, "expired", told_of=done.told)
         done.expired += 1
+    for row in connection.execute(mine.where(C.state == QUEUED, _VOIDED, ~IN_HAND)).all():
+        change(transaction, row, MessageState.DEAD, told_of=done.told, reason="sender_rolled_back")
+        done.dead += 1
     _end_wake(transaction, session_id, rules, done)
     session = session_now(transaction, session_id)
     before = session.unsettled

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Text, and_, func, literal, sel
 
 from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.columns import MICROSECOND, age_us
+from oah.adapters.sql.mail_tending import overdue
 from oah.adapters.sql.owners import ACTIVE
 from oah.adapters.sql.rows import holds_of, moment
 from oah.adapters.sql.tables import dispatch_epochs, runs, session_owners, sessions, workspaces
@@ -55,6 +56,7 @@ class Waits(Aggregate):
             "unheeded": _unheeded(unheeded_for, ours, more),
             "unkillable": _unkillable(self._database.dialect, ours, more),
             "waiting": _waiting(self._database.dialect, waiting_for, workspace_id, more),
+            "undelivered": _undelivered(waiting_for, ours, more),
         }
         with self._database.read() as connection:
             self._database.by_index(connection)
@@ -190,6 +192,12 @@ def _unkillable(dialect: str, ours: list[ColumnElement[bool]], limit: int) -> An
         .order_by(sessions.c.id)
         .limit(limit)
     )
+
+
+def _undelivered(longer: timedelta, ours: list[ColumnElement[bool]], limit: int) -> Any:
+    nothing = literal(None, Text)
+    statement = overdue(longer, stopped=True).where(*ours).limit(limit)
+    return statement.add_columns(nothing.label("run_id"), nothing.label("worker_id"))
 
 
 def _waiting(dialect: str, longer: timedelta, workspace_id: WorkspaceId | None, limit: int) -> Any:
