@@ -1,5 +1,6 @@
 """Fixtures are modules in tests/support; this file only lists them."""
 
+from tests.support import nats_clients
 from tests.support.real_agents import told
 
 pytest_plugins = [
@@ -15,6 +16,6 @@ pytest_plugins = [
 ]
 
 
-def pytest_report_header() -> str:
+def pytest_report_header() -> list[str]:
     """Which real programs this run drives is said, not left to be found out."""
-    return told()
+    return [told(), nats_clients.told()]

@@ -1,4 +1,4 @@
-"""The whole system on this machine, as child processes: API, controller, workers.
+"""The whole system on this machine, as child processes: API, controller, gateway, workers.
 
 Used by ``oah up`` and the demo, and by the test kit. The broker is the private server of ``embedded://`` unless the
 settings name a real Redis; children find each other through the data directory and that server alone, as processes on
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 API = "api"
 CONTROLLER = "controller"
+GATEWAY = "gateway"
 EMBEDDED_URL = "embedded://"
 
 BACKOFF_FIRST_SECONDS = 0.5
@@ -47,6 +48,8 @@ class Plan:
     port: int = 8787
     redis_url: str = EMBEDDED_URL
     controller: bool = True
+    gateway_port: int | None = None
+    """Of the NATS front of the mailboxes; None: there is none."""
     api_with_workers: bool = False
     """One API process with its worker inside, no further children: the smallest system."""
     clean: bool = False
@@ -71,6 +74,8 @@ class Plan:
         }
         if self.slots is not None:
             told["OAH_WORKER__SLOTS"] = str(self.slots)
+        if self.gateway_port is not None:
+            told["OAH_GATEWAY_PORT"] = str(self.gateway_port)
         if self.clean:
             told["OAH_CONFIG"] = os.devnull
         return {**inherited, **told, **self.env}
@@ -83,6 +88,8 @@ class Plan:
             return
         if self.controller:
             yield ChildSpec(CONTROLLER, ["controller", "run"], env)
+        if self.gateway_port is not None:
+            yield ChildSpec(GATEWAY, ["gateway", "run"], env)
         for number in range(1, self.workers + 1):
             yield ChildSpec(worker_name(number), ["worker", "run", "--name", worker_name(number)], env)
 
@@ -92,26 +99,33 @@ def worker_name(number: int) -> str:
     return f"worker-{number}"
 
 
-def plan_from(settings: Settings, *, workers: int, slots: int | None) -> Plan:
+def plan_from(settings: Settings, *, workers: int, slots: int | None, gateway: bool = True) -> Plan:
     """The plan for ``oah up``: the settings' database and directory, a private server unless a Redis is named.
 
-    The controller's port is of no importance here: when another system on this machine has it, any other is taken."""
-    section = settings.controller
-    try:
-        require_port(section.host, section.port)
-    except Conflict:
-        env = {"OAH_CONTROLLER__PORT": "0"}
-    else:
-        env = {}
+    The ports of health and metrics are of no importance here: when another system on this machine has one, any other is
+    taken."""
+    probes = {
+        "OAH_CONTROLLER__PORT": (settings.controller.host, settings.controller.port),
+        "OAH_GATEWAY__PROBE_PORT": (settings.gateway.host, settings.gateway.probe_port),
+    }
     return Plan(
         data_dir=settings.data_dir,
         workers=workers,
         slots=slots,
         host=settings.api_host,
         port=settings.api_port,
+        gateway_port=settings.gateway_listens_at if gateway else None,
         redis_url=EMBEDDED_URL if settings.in_process else settings.broker,
-        env=env,
+        env={name: "0" for name, (host, port) in probes.items() if _is_taken(host, port)},
     )
+
+
+def _is_taken(host: str, port: int) -> bool:
+    try:
+        require_port(host, port)
+    except Conflict:
+        return True
+    return False
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -122,7 +136,7 @@ def free_port(host: str = "127.0.0.1") -> int:
         return port
 
 
-def require_port(host: str, port: int) -> None:
+def require_port(host: str, port: int, *, hint: str = "another oah up? else choose one with --port") -> None:
     """Raises Conflict when the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
@@ -133,7 +147,7 @@ def require_port(host: str, port: int) -> None:
             raise Conflict(
                 f"cannot listen on {host}:{port}: {error.strerror}",
                 code="port_in_use",
-                hint="another oah up? else choose one with --port",
+                hint=hint,
             ) from error
 
 
@@ -178,7 +192,7 @@ class Fleet:
     @property
     def worker_names(self) -> tuple[str, ...]:
         """Names of the workers."""
-        return tuple(name for name in self._children if name not in (API, CONTROLLER))
+        return tuple(name for name in self._children if name not in (API, CONTROLLER, GATEWAY))
 
     def start(self) -> None:
         """Start every child."""

@@ -10,7 +10,7 @@ import itertools
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_yellow")
 _READY_SECONDS = 60.0
+_GATEWAY_HINT = "a NATS server, another oah up? choose one with --gateway-port, or go without: --no-gateway"
 _GIVE_UP_BEFORE_READY = 3
 """Deaths in a row of one child before the system was ever ready: then it is not going to be."""
 
@@ -74,12 +75,16 @@ class Interrupts:
 @click.option("--slots", type=click.IntRange(1, 512), help="Runs at once per worker; 8 when nothing says otherwise.")
 @click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Database, keys, recordings.")
 @click.option("--port", "api_port", type=click.IntRange(1, 65535), help="Port of the API; 8787 when left out.")
+@click.option("--gateway/--no-gateway", default=True, show_default=True, help="Mailboxes for NATS clients.")
+@click.option("--gateway-port", type=click.IntRange(1, 65535), help="Port for NATS clients; 4222 when left out.")
 @click.pass_context
-def up(ctx: click.Context, /, *, workers: int, slots: int | None, data_dir: Path | None, api_port: int | None) -> None:
-    """The whole system on this machine: server, API, controller, workers; Ctrl-C stops all."""
-    settings = load_settings(data_dir=data_dir, api_port=api_port)
+def up(ctx: click.Context, /, *, workers: int, slots: int | None, gateway: bool, **options: Any) -> None:
+    """The whole system on this machine: server, API, controller, gateway, workers; Ctrl-C stops all."""
+    settings = load_settings(**options)
     require_port(settings.api_host, settings.api_port)
-    plan = plan_from(settings, workers=workers, slots=slots)
+    if gateway:
+        require_port(settings.gateway.host, settings.gateway_listens_at, hint=_GATEWAY_HINT)
+    plan = plan_from(settings, workers=workers, slots=slots, gateway=gateway)
     lines = Lines(names=tuple(spec.name for spec in plan.specs()))
     fleet = Fleet(plan, sink=lines)
     interrupts = Interrupts()
@@ -115,6 +120,8 @@ def _greet(fleet: Fleet, lines: Lines) -> None:
     key = key_path(plan.data_dir)
     lines.say(f"key:   {key}" if key.exists() else "key:   one of those that this database has (oah key list --direct)")
     lines.say(f"in another terminal: {shell_hint(plan)} ; oah session create --agent shell")
+    if plan.gateway_port is not None:
+        lines.say(f"NATS:  nats://{plan.host}:{plan.gateway_port}")
     lines.say("Ctrl-C stops all; twice: at once")
 
 

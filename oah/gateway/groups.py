@@ -30,6 +30,8 @@ MOST = 32
 """Handed out to one member at once, when there is much."""
 WAIT = 0.05
 """Seconds before members that were all full are looked at again."""
+GATHER = 0.05
+"""Seconds between the first member and the first message: members of one program join together, and share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Group:
         self._members: list[Subscription] = []
         self._turn = 0
         self._limit = 1
+        self._gathered = False
         self._pump = Pump(mail.loop, self._work)
         self._unwatch = mail.watch(mailbox.id, self._told)
 
@@ -86,6 +89,9 @@ class Group:
             member.connection.drop(member)
 
     async def _work(self) -> None:
+        if not self._gathered:
+            self._gathered = True
+            await asyncio.sleep(GATHER)
         while self._members:
             member = self._next()
             if member is None:

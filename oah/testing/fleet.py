@@ -24,13 +24,13 @@ from types import TracebackType
 
 from oah.cli.children import ChildSpec
 from oah.cli.connection import read_admin_key
-from oah.cli.fleet import API, CONTROLLER, EMBEDDED_URL, Plan, describe_exit, free_port, worker_name
+from oah.cli.fleet import API, CONTROLLER, EMBEDDED_URL, GATEWAY, Plan, describe_exit, free_port, worker_name
 from oah.cli.fleet import Fleet as Children
 from oah.client import Client
 from oah.errors import Unavailable
 from oah.testing import processes
 
-__all__ = ["API", "CONTROLLER", "Fleet"]
+__all__ = ["API", "CONTROLLER", "GATEWAY", "Fleet"]
 
 _HOST_MODULE = "oah.adapters.pty.hostside.main"
 
@@ -60,6 +60,7 @@ class Fleet:
     ``data_dir`` must be short: Unix sockets live below it. ``lease_seconds`` is at least 6. ``database_url`` None:
     SQLite in the data directory. ``env``: further settings for all children, ``own``: for single ones, by name.
     ``recovery`` None: what the product takes by itself. ``controllers``: how many compete for the leader lease.
+    ``gateway``: with a NATS front, which is not waited for.
     ``wait`` False: entering does not wait until the system is ready, which a test without its stores cannot be. A
     process is named by its name (``api``, ``controller``, ``controller-2``, ``worker-1``) or, a worker, by its index
     from 0.
@@ -78,6 +79,7 @@ class Fleet:
         recovery: str | None = "requeue_running",
         api_with_workers: bool = False,
         controllers: int = 1,
+        gateway: bool = False,
         env: Mapping[str, str] | None = None,
         own: Mapping[str, Mapping[str, str]] | None = None,
         wait: bool = True,
@@ -98,6 +100,7 @@ class Fleet:
             redis_url=redis_url,
             controller=controller,
             api_with_workers=api_with_workers,
+            gateway_port=free_port() if gateway else None,
             clean=True,
             env={
                 "OAH_DATABASE_URL": database_url or f"sqlite:///{data_dir / 'oah.db'}",
@@ -106,6 +109,7 @@ class Fleet:
                 "OAH_WORKER__DRAIN_GRACE_SECONDS": "5",
                 "OAH_WORKER__PORT": "0",
                 "OAH_CONTROLLER__PORT": "0",
+                "OAH_GATEWAY__PROBE_PORT": "0",
                 **(env or {}),
             },
             own=own or {},
@@ -147,6 +151,11 @@ class Fleet:
         return self.plan.url
 
     @property
+    def nats_url(self) -> str:
+        """Where the gateway answers, if there is one."""
+        return f"nats://127.0.0.1:{self.plan.gateway_port}"
+
+    @property
     def key(self) -> str:
         """The admin key that the API wrote. Raises Unavailable before it has."""
         key = read_admin_key(self.data_dir)
@@ -177,7 +186,7 @@ class Fleet:
     def wait_workers(self, *, within: float = 30) -> None:
         """Until every running worker reports itself (its predecessor does not count). Raises Unavailable."""
         deadline = time.monotonic() + within
-        running = {(name, pid) for name, pid in self.pids.items() if not name.startswith((API, CONTROLLER))}
+        running = {(name, pid) for name, pid in self.pids.items() if not name.startswith((API, CONTROLLER, GATEWAY))}
         while not running <= {(worker["name"], worker["pid"]) for worker in self.client.workers()}:
             if time.monotonic() > deadline:
                 raise Unavailable(f"not all workers report within {within:g} s: {sorted(running)}")

@@ -113,6 +113,15 @@ def test_the_plan_names_its_children(tmp_path: Path) -> None:
     assert Plan(data_dir=tmp_path, host="::1", port=1).url == "http://[::1]:1"
 
 
+def test_a_gateway_is_one_more_child_with_its_port(tmp_path: Path) -> None:
+    plan = Plan(data_dir=tmp_path, workers=1, gateway_port=4222)
+    assert [spec.name for spec in plan.specs()] == ["api", "controller", "gateway", "worker-1"]
+    assert plan.environment()["OAH_GATEWAY_PORT"] == "4222"
+    settings = Settings(data_dir=tmp_path, gateway_port=1)
+    assert plan_from(settings, workers=0, slots=None).gateway_port == 1
+    assert plan_from(settings, workers=0, slots=None, gateway=False).gateway_port is None
+
+
 def test_up_takes_a_private_server_unless_a_redis_is_named(tmp_path: Path) -> None:
     plan = plan_from(Settings(data_dir=tmp_path, api_port=1), workers=1, slots=None)
     assert (plan.redis_url, plan.workers, plan.port, plan.data_dir) == ("embedded://", 1, 1, tmp_path)
@@ -124,7 +133,7 @@ def test_up_beside_another_one_takes_another_port_for_its_controller(tmp_path: P
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        settings = Settings(data_dir=tmp_path, controller={"port": taken.getsockname()[1]})
+        settings = Settings(data_dir=tmp_path, controller={"port": taken.getsockname()[1]}, gateway={"probe_port": 0})
         assert plan_from(settings, workers=0, slots=None).env == {"OAH_CONTROLLER__PORT": "0"}
     assert plan_from(settings, workers=0, slots=None).env == {}
 

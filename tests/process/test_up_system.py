@@ -27,7 +27,8 @@ class Up:
         self.data_dir = data_dir
         self.port = free_port()
         self.env = {name: value for name, value in os.environ.items() if not name.startswith("OAH_")}
-        self.env |= {"OAH_CONTROLLER__PORT": "0", "OAH_WORKER__PORT": "0", "OAH_LEASE_SECONDS": "6", **(env or {})}
+        self.env |= {"OAH_CONTROLLER__PORT": "0", "OAH_WORKER__PORT": "0", "OAH_LEASE_SECONDS": "6"}
+        self.env |= {"OAH_GATEWAY_PORT": str(free_port()), "OAH_GATEWAY__PROBE_PORT": "0", **(env or {})}
         self.lines: list[str] = []
         self.process = subprocess.Popen(
             [*OAH, "up", "--data-dir", str(data_dir), "--port", str(self.port), *args],
@@ -196,6 +197,20 @@ def test_a_port_that_is_taken_is_said_at_once(short_tmp: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 4
     assert done.stderr.startswith("error: cannot listen on")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_gateways_port_that_is_taken_is_said_at_once(short_tmp: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = ["--port", str(free_port()), "--gateway-port", str(taken.getsockname()[1])]
+        command = [*OAH, "up", "--data-dir", str(short_tmp / "d"), *ports]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 4
+    assert "--no-gateway" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

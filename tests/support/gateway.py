@@ -6,7 +6,7 @@ import json
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -30,7 +30,7 @@ from oah.runtime.group import Group
 from oah.runtime.loop import Loop
 from oah.runtime.mail_watch import GONE, MailWatch
 from oah.services.post import MailRules, Post
-from tests.support.servers_redis import FakeServer
+from tests.support.servers_redis import FakeServer, RealServer
 
 RULES = GatewayRules(
     name="test",
@@ -242,42 +242,40 @@ def subject(address: str, suffix: str = "") -> str:
 
 
 class MakeGateway:
-    """``make(**rules)``: a gateway of the test's own; ``mail=``: rules of the mailboxes."""
+    """``make(**rules)``: a gateway of the test's own; ``mail=``: rules of the mailboxes. Several of one test share the
+    store and the server of the broker."""
 
-    def __init__(self, open_store_and_broker: Callable[[], tuple[Store, Any]], stack: ExitStack) -> None:
-        self._open = open_store_and_broker
+    def __init__(self, url: str, server: FakeServer | RealServer, stack: ExitStack) -> None:
+        self._store = stack.enter_context(closing(open_store(url)))
+        self._server = server
         self._stack = stack
-        self._behind: tuple[Store, Any] | None = None
 
     def __call__(self, *, mail: MailRules | None = None, **rules: Any) -> Gateway:
-        """Several of one test share store and broker."""
-        if self._behind is None:
-            self._behind = self._open()
         chosen = replace(RULES, **rules)
         lease = MailRules(lease=chosen.lease) if mail is None else mail
-        return self._stack.enter_context(Gateway(*self._behind, chosen, lease))
+        broker = self._stack.enter_context(closing(self._server.broker()))
+        return self._stack.enter_context(Gateway(self._store, broker, chosen, lease))
 
 
-def _on(sqlite_template: Path, directory: Path, stack: ExitStack) -> tuple[Store, Any]:
+def _sqlite(template: Path, directory: Path) -> str:
     path = directory / "oah.db"
-    shutil.copy(sqlite_template, path)
-    store = stack.enter_context(closing(open_store(f"sqlite:///{path}")))
-    return store, stack.enter_context(closing(FakeServer().broker()))
+    shutil.copy(template, path)
+    return f"sqlite:///{path}"
 
 
 @pytest.fixture
 def make_gateway(sqlite_template: Path, tmp_path: Path) -> Iterator[MakeGateway]:
     """Gateways on SQLite and the in-process broker, fresh."""
     with ExitStack() as stack:
-        yield MakeGateway(lambda: _on(sqlite_template, tmp_path, stack), stack)
+        yield MakeGateway(_sqlite(sqlite_template, tmp_path), FakeServer(), stack)
 
 
 @pytest.fixture(scope="session")
 def shared_gateway(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """One for all tests that make their own mailboxes."""
     with ExitStack() as stack:
-        store, broker = _on(sqlite_template, tmp_path_factory.mktemp("gateway"), stack)
-        yield stack.enter_context(Gateway(store, broker, RULES, MailRules()))
+        url = _sqlite(sqlite_template, tmp_path_factory.mktemp("gateway"))
+        yield MakeGateway(url, FakeServer(), stack)(mail=MailRules())
 
 
 @pytest.fixture
@@ -292,12 +290,8 @@ def gateways(request: pytest.FixtureRequest) -> Iterator[MakeGateway]:
     embedded = request.param == "sqlite+memory"
     server = FakeServer() if embedded else request.getfixturevalue("valkey_server")
     server.reset()
-    url = request.getfixturevalue("sqlite_url" if embedded else "postgres_url")
     with ExitStack() as stack:
-        yield MakeGateway(
-            lambda: (stack.enter_context(closing(open_store(url))), stack.enter_context(closing(server.broker()))),
-            stack,
-        )
+        yield MakeGateway(request.getfixturevalue("sqlite_url" if embedded else "postgres_url"), server, stack)
 
 
 @pytest.fixture(scope="session")
