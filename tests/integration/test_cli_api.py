@@ -72,6 +72,22 @@ def test_a_run_from_submit_to_recording(session: str, tmp_path: Path) -> None:
     assert len(document("run", "attempts", run["id"])["items"]) == 2
 
 
+def test_messages_for_an_agent(session: str) -> None:
+    sent = call("session", "send", session, "-", stdin="words for later")
+    assert sent.exit_code == 0, sent.stderr
+    message, state = sent.stdout.split()
+    assert state == "queued"
+    [listed] = document("session", "messages", session)["items"]
+    assert (listed["id"], listed["mode"], listed["seq"]) == (message, "wait", 1)
+    assert message in call("session", "messages", session, "--state", "queued").stdout
+    as_run = document("session", "send", session, "echo as a run", "--run")
+    assert call("run", "wait", as_run["run_id"]).exit_code == 0
+    assert document("run", "show", as_run["run_id"])["kind"] == "prompt"
+    shown = call("session", "wake", session)
+    assert "not woken: nothing_waits" in shown.stdout, "a shell takes no messages: what waited is a dead letter"
+    assert call("session", "send", "ses_nothing", "x").exit_code == 3
+
+
 def test_follow_streams_and_a_failure_is_exit_1(session: str) -> None:
     followed = call("run", "submit", session, "echo one; sleep 0.3; echo two", "--follow")
     assert (followed.exit_code, followed.stdout) == (0, "one\ntwo\n")

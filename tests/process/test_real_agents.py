@@ -138,30 +138,33 @@ def test_without_its_screen_it_goes_on_with_its_conversation(
 
 
 @real
-def test_a_message_to_a_dead_session_is_answered_by_its_resumed_conversation(talk: Talk, name: str) -> None:
-    client, first, second = talk.fleet.client, secrets.token_hex(6), secrets.token_hex(6)
-    assert f"heard=remember {first}" in talk.say(f"remember {first}")
-    talk.fleet.kill("worker-1")
-    talk.fleet.restart("worker-1")
-    talk.fleet.wait_workers(within=SECONDS)
+def test_a_message_to_a_dead_session_is_answered_by_its_resumed_conversation(
+    fleet: Fleet, model: MockModel, tmp_path: Path, name: str
+) -> None:
+    """A chat of one line shows no more of a text than the width of its terminal: there without the screen."""
+    talk = Talk(fleet, model, tmp_path, f"{name}-headless" if name in ONE_LINE else name)
+    client, first, second, third = fleet.client, *(secrets.token_hex(6) for _ in range(3))
+    assert f"remember {first}" in talk.say(f"remember {first}")
+    fleet.kill("worker-1")
+    fleet.restart("worker-1")
+    fleet.wait_workers(within=SECONDS)
     client.update_session(talk.session, wake="eager")
-    sent = str(client.send_to_session(talk.session, f"what about {second}")["id"])
+    sent = [str(client.send_to_session(talk.session, f"what about {word}")["id"]) for word in (second, third)]
 
-    def over() -> bool:
-        return bool(client.session_message(talk.session, sent)["state"] in ("acked", "dead"))
+    def settled() -> bool:
+        return all(client.session_message(talk.session, each)["state"] in ("acked", "dead") for each in sent)
 
-    eventually(over, within=SECONDS, what="the message is settled")
-    message = client.session_message(talk.session, sent)
-    if not client.session(talk.session)["session_ref"]:
-        assert (message["state"], message["reason"]) == ("dead", "session_unrecoverable"), message
-        return
-    assert message["state"] == "acked", (message, client.runs(session=talk.session))
-    run = client.wait(message["run_id"], timeout=SECONDS)
+    eventually(settled, within=SECONDS - 30, what="the messages are settled")
+    messages = [client.session_message(talk.session, each) for each in sent]
+    assert [each["state"] for each in messages] == ["acked"] * 2, messages
+    assert {each["run_id"] for each in messages} == {messages[0]["run_id"]}, "one wake"
+    run = client.wait(messages[0]["run_id"], timeout=SECONDS)
     assert (run["kind"], run["status"]) == ("wake", "completed")
-    assert second in _plain(client.output(run["id"]))
+    answer = _plain(client.output(run["id"]))
+    assert answer.index(second) < answer.index(third)
     assert client.attempts(run["id"])[-1]["agent"] in ("resumed", "repaired")
-    said = "\n".join(talk.question(second).texts)
-    assert said.count(f"Message {sent} from ") == 1
+    said = "\n".join(talk.question(third).texts)
+    assert [said.count(f"Message {each} from ") for each in sent] == [1, 1]
     assert said.count(first) >= 1, "it remembers"
 
 
