@@ -132,6 +132,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """There is room again."""
         self._release()
+        self._go_on()
 
     def _release(self) -> None:
         self._paused = False
@@ -188,7 +189,7 @@ class Connection(asyncio.Protocol):
     def _go_on(self) -> None:
         """Handle what has come, until something has to be waited for."""
         try:
-            while not self._busy and self.ended is None:
+            while not self._busy and self.ended is None and not self._gorged:
                 command = self._parser.take()
                 if command is None:
                     break
@@ -204,15 +205,26 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._busy and self._parser.kept > READ_AHEAD:
+        waits = self._busy or self._gorged
+        if waits and self._parser.kept > READ_AHEAD:
             transport.pause_reading()
-        elif not self._busy:
+        elif not waits:
             transport.resume_reading()
 
+    @property
+    def _gorged(self) -> bool:
+        """Whether it asks and does not read the answers: then it is listened to no further."""
+        return self._paused and self.unsent > READ_AHEAD
+
     def _start(self, waiting: Awaitable[None]) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if asyncio.iscoroutine(waiting):
+                waiting.close()  # it may have been cancelled before it began
+
         task = self.hub.loop.create_task(self._finish(waiting))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ended)
 
     async def _finish(self, waiting: Awaitable[None]) -> None:
         try:
