@@ -33,6 +33,8 @@ HASTE = 0.05
 """The same once something has happened meanwhile: not at once, or a busy mailbox would be read for each message."""
 ALLOWED = 5.0
 """Seconds that a permission to read is believed: an agent's ends with its attempt."""
+LOOK_ANYWAY = 60.0
+"""Seconds after which a stream reads the store without having heard of anything."""
 LOOK_AGAIN = 5.0
 """Seconds after which a receive looks without having heard of anything."""
 
@@ -99,7 +101,7 @@ class _Stream:
         self._id = reading.mailbox.id
         self._had = reading.had
         self._pause = reading.keep_alive.total_seconds()
-        self._asked = all_.clock.monotonic()
+        self._asked = self._breath = all_.clock.monotonic()
 
     async def frames(self) -> AsyncIterator[bytes]:
         """Everything until the mailbox's end, the client's or ours."""
@@ -107,24 +109,30 @@ class _Stream:
         reading, bells = self._reading, self._all.bells
         try:
             with bells.reader(self._id, reading.by, most=reading.most) as (box, bell):
-                last = self._all.clock.monotonic()
                 while not bells.closing:
                     sent = False
                     async for part in self._ready(box, bell):
                         sent = True
                         yield part
-                    now = self._all.clock.monotonic()
                     if sent:
-                        last = now
-                    elif now - last >= self._pause:
-                        last = now
-                        yield b": keep-alive\n\n"
-                    else:
-                        await bell.wait(self._pause - (now - last))
+                        continue
+                    async for comment in self._idle(bell):
+                        yield comment
         except NotFound as error:
             yield frame("gone", {"address": reading.mailbox.address, "code": error.code, "message": error.message})
         except (Unavailable, RequestError):
             return  # the client comes back with its Last-Event-ID, and is then told why
+
+    async def _idle(self, bell: Bell) -> AsyncIterator[bytes]:
+        """Comments until the bell rings, or it is time to look without having heard anything."""
+        now = self._all.clock.monotonic
+        until = now() + LOOK_ANYWAY
+        while not await bell.wait(max(0.0, min(self._breath + self._pause, until) - now())):
+            if now() >= until:
+                return
+            await self._permitted()
+            self._breath = now()
+            yield b": keep-alive\n\n"
 
     async def _ready(self, box: Box, bell: Bell) -> AsyncIterator[bytes]:
         """One batch, as far as nothing happens meanwhile."""
@@ -136,6 +144,7 @@ class _Stream:
             if self._all.clock.monotonic() - read > (HASTE if bell.rung else STALE):
                 return
             self._had = self._had.after(message)
+            self._breath = self._all.clock.monotonic()
             yield message_frame(self._id, message, self._had)
 
     async def _permitted(self) -> None:

@@ -303,7 +303,7 @@ def test_who_does_not_acknowledge_in_time_loses_it_and_who_extends_does_not(apis
 
 def test_a_receive_waits_without_a_thread(shared_api: Deployment, client: Client, box: str) -> None:
     """More of them than there are threads for requests, and everything else is answered meanwhile."""
-    count = 60
+    count = 45
     with (
         ThreadPoolExecutor(count) as pool,
         httpx.Client(
