@@ -8,6 +8,7 @@ from datetime import timedelta
 from statistics import median, quantiles
 from typing import Any
 
+from benchmarks.mail import mail
 from benchmarks.world import LANE, World, cpu_seconds, world
 from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId
 from oah.core.model.run import ReadyClass
@@ -262,4 +263,5 @@ ALL: dict[str, Callable[..., Figures]] = {
     "latency": latency,
     "claim": claim,
     "idle": idle,
+    "mail": mail,
 }
