@@ -75,6 +75,25 @@ def test_a_lazy_session_with_a_live_agent_is_woken(mail: AgentMail) -> None:
     assert run.kind is RunKind.WAKE
 
 
+def test_a_wake_that_is_lost_after_its_last_look_goes_back_beside_the_next(mail: AgentMail) -> None:
+    mail.eager().send("one")
+    first, fence = mail.start()
+    assert mail.deliver_all(fence) == ["one"]
+    [sent] = mail.send("two")
+    assert sent.wake is not None, "nobody looks again"
+    mail.clerk.recover(mail.clerk.owner(mail.session))
+    again, fence = mail.start()
+    assert (again.id, again.attempt) == (first.id, 2)
+    assert mail.deliver_all(fence) == ["two"]
+    mail.end(fence)
+    last, fence = mail.start()
+    assert last.id == sent.wake.run.id
+    assert mail.deliver_all(fence) == []
+    mail.end(fence, agent="")
+    assert mail.nothing_to_start()
+    mail.audit()
+
+
 def test_no_wake_beside_a_run_that_waits(mail: AgentMail) -> None:
     mail.eager()
     mail.clerk.submit(mail.session)

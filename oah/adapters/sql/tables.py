@@ -43,7 +43,6 @@ LATEST = "status = 'queued' AND start_by IS NOT NULL"
 DEADLINE = "status = 'queued' AND deadline_at IS NOT NULL"
 CLOSED = "state = 'closed'"
 MAIL = "unsettled > 0 OR wake_run_id IS NOT NULL"
-WAKE = "kind = 'wake' AND status = 'queued'"
 OPEN_STEP = "ended_at IS NULL AND deadline_at IS NOT NULL"
 
 workspaces = Table(
@@ -169,10 +168,10 @@ runs = Table(
     Column("recovery_max_attempts", Integer),
     Column("stop_reason", Text),
     Column("voided", Boolean, nullable=False, server_default=text("false")),
-    # "prompt", or "wake": it gives the session's messages to its agent and has no text of its own.
+    # "prompt", or "wake": it gives the session's messages to its agent and has no text of its own. That one is enough
+    # is a matter of sessions.wake_run_id: one that has looked for the last time may be queued again beside the next.
     Column("kind", Text, nullable=False, server_default="prompt"),
 )
-Index("ux_runs_wake", runs.c.session_id, unique=True, postgresql_where=text(WAKE), sqlite_where=text(WAKE))
 Index("ux_runs_active", runs.c.session_id, unique=True, postgresql_where=text(ACTIVE), sqlite_where=text(ACTIVE))
 Index(
     "ix_runs_eligible",

@@ -157,9 +157,6 @@ def upgrade() -> None:
     op.create_index("ix_mailboxes_session_id", "mailboxes", ["session_id"], unique=False)
     op.create_index("ux_mailboxes_workspace_id_address", "mailboxes", ["workspace_id", "address"], unique=True)
     op.add_column("runs", sa.Column("kind", sa.Text(), server_default="prompt", nullable=False))
-    op.create_index(
-        "ux_runs_wake", "runs", ["session_id"], unique=True, **_where("kind = 'wake' AND status = 'queued'")
-    )
     op.add_column("sessions", sa.Column("wake", sa.Text(), server_default="lazy", nullable=False))
     op.add_column("sessions", sa.Column("wake_failures", sa.Integer(), server_default="0", nullable=False))
     op.add_column("sessions", sa.Column("wake_after", Moment(), nullable=True))
