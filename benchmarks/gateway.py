@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sqlite3
 import statistics
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +99,26 @@ async def rate(port: int) -> float:
     return SENDS / (time.perf_counter() - begun)
 
 
-async def crowd(port: int, pid: int, mailboxes: int, readers: int) -> dict[str, float]:
+def fill(database: Path, count: int) -> None:
+    """Further mailboxes that nobody reads, as rows in one transaction: each CREATE is a commit with fsync."""
+    with closing(sqlite3.connect(database, timeout=30)) as connection, connection:
+        names = [
+            row[1] for row in connection.execute("PRAGMA table_info(mailboxes)") if row[1] not in ("id", "address")
+        ]
+        copied = f"SELECT ?, ?, {', '.join(names)} FROM mailboxes LIMIT 1"  # noqa: S608 (names of columns)
+        statement = f"INSERT INTO mailboxes (id, address, {', '.join(names)}) {copied}"  # noqa: S608
+        connection.executemany(statement, ((f"mbx_{number}", f"m-{number:032x}") for number in range(count)))
+
+
+async def crowd(port: int, pid: int, database: Path, mailboxes: int, readers: int) -> dict[str, float]:
     """Memory and idle CPU with many mailboxes and readers; then each reader gets one message."""
     process = psutil.Process(pid)
     before = process.memory_info().rss
     makers = [await Line.open(port) for _ in range(8)]
-    made = await asyncio.gather(*(create(maker, mailboxes // len(makers)) for maker in makers))
+    made = await asyncio.gather(*(create(maker, readers // len(makers)) for maker in makers))
     boxes = [box for each in made for box in each]
+    readers = len(boxes)
+    fill(database, mailboxes - readers)
     lines = [await Line.open(port) for _ in range(readers)]
     for line, box in zip(lines, boxes, strict=False):
         line.writer.write(b"SUB %b 1\r\n" % subject(box))
@@ -117,7 +132,7 @@ async def crowd(port: int, pid: int, mailboxes: int, readers: int) -> dict[str, 
         makers[0].writer.write(b"PUB %b 1\r\nx\r\n" % subject(box))
     await asyncio.gather(*(line.message() for line in lines))
     return {
-        "mailboxes": len(boxes),
+        "mailboxes": mailboxes,
         "readers": readers,
         "rss_mib": rss / 2**20,
         "rss_before_mib": before / 2**20,
@@ -141,7 +156,7 @@ async def measure(fleet: Fleet, mailboxes: int, readers: int) -> dict[str, Any]:
     return {
         "send_to_push": await latency(port),
         "sends_per_second": await rate(port),
-        "crowd": await crowd(port, pid, mailboxes, readers),
+        "crowd": await crowd(port, pid, fleet.data_dir / "oah.db", mailboxes, readers),
     }
 
 

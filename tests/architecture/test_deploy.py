@@ -48,12 +48,12 @@ def test_every_process_that_is_started_is_a_console_script() -> None:
     started = set(re.findall(r"^\w+: (\S+)", (ROOT / "Procfile").read_text(), flags=re.M))
     for path in files(under=DEPLOY):
         started |= set(re.findall(r"(?:/opt/oah/bin/|args: \[|command: \[|CMD \[\")(oah[\w-]*)", path.read_text()))
-    assert started == {"oah-api", "oah-worker", "oah-controller"} <= scripts
+    assert started == {"oah-api", "oah-worker", "oah-controller", "oah-gateway"} <= scripts
 
 
 def test_units_signal_the_main_process_alone_and_leave_time_to_drain() -> None:
     units = files(".service", under=DEPLOY / "systemd")
-    assert len(units) == 3
+    assert len(units) == 4
     for unit in units:
         text = unit.read_text()
         assert "\nKillMode=mixed\n" in text, name(unit)
