@@ -105,8 +105,8 @@ def fill(database: Path, count: int) -> None:
         names = [
             row[1] for row in connection.execute("PRAGMA table_info(mailboxes)") if row[1] not in ("id", "address")
         ]
-        copied = f"SELECT ?, ?, {', '.join(names)} FROM mailboxes LIMIT 1"  # noqa: S608 (names of columns)
-        statement = f"INSERT INTO mailboxes (id, address, {', '.join(names)}) {copied}"  # noqa: S608
+        copied = f"SELECT ?, ?, {', '.join(names)} FROM mailboxes LIMIT 1"
+        statement = f"INSERT INTO mailboxes (id, address, {', '.join(names)}) {copied}"
         connection.executemany(statement, ((f"mbx_{number}", f"m-{number:032x}") for number in range(count)))
 
 

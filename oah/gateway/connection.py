@@ -40,6 +40,7 @@ READ_AHEAD = 262_144
 UNSENT = 65_536
 """Bytes on their way to one client above which mailboxes push no more: what is more urgent then overtakes the rest."""
 UNSTORED = 512
+UNSTORED_BYTES = 4_194_304
 """Messages of one client on their way into the store; then it is read no further."""
 
 
@@ -82,6 +83,7 @@ class Connection(asyncio.Protocol):
         self.moved = (0, self.opened_at)
         """Bytes that had gone out, and when that number was last another one."""
         self.unstored = 0
+        self._unstored_bytes = 0
         self.ended: str | None = None
         self._parser = Parser(max_payload=hub.rules.max_payload)
         self._transport: asyncio.Transport | None = None
@@ -367,14 +369,18 @@ class Connection(asyncio.Protocol):
 
     # What this client has on its way into the store
 
-    def sending(self) -> Awaitable[None] | None:
+    def sending(self, size: int) -> Awaitable[None] | None:
         """One more is on its way; something to wait for when they are too many."""
         self.unstored += 1
-        return self.settled(UNSTORED // 2) if self.unstored >= UNSTORED else None
+        self._unstored_bytes += size
+        if self.unstored < UNSTORED and self._unstored_bytes < UNSTORED_BYTES:
+            return None
+        return self.settled(UNSTORED // 2)
 
-    def stored(self) -> None:
+    def stored(self, size: int) -> None:
         """One less."""
         self.unstored -= 1
+        self._unstored_bytes -= size
         waiting, self._stored = self._stored, []
         for waiter in waiting:
             if not waiter.done():
@@ -382,7 +388,7 @@ class Connection(asyncio.Protocol):
 
     async def settled(self, most: int = 0) -> None:
         """Until at most so many are on their way."""
-        while self.unstored > most:
+        while self.unstored > most or self._unstored_bytes >= UNSTORED_BYTES:
             waiter = self.hub.loop.create_future()
             self._stored.append(waiter)
             await waiter

@@ -68,12 +68,14 @@ class Desk:
             self._refuse(connection, command, answers.failed(error))
             return None
 
+        size = len(command.payload)
+
         def then(answer: Sent | OahError) -> None:
-            connection.stored()
+            connection.stored(size)
             self._receipt(connection, command, asked.era, answer)
 
         self._sender.submit(letter, then)
-        waiting = connection.sending()
+        waiting = connection.sending(size)
         return connection.settled() if connection.verbose else waiting
 
     def _receipt(self, connection: Client, command: Publish, era: Era, answer: Sent | OahError) -> None:

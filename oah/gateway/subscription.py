@@ -45,10 +45,11 @@ class Client(Protocol):
     def push(self, subscription: Subscription, subject: str, payload: bytes, reply: str | None, block: bytes) -> None:
         """One MSG or HMSG."""
 
-    def sending(self) -> Awaitable[None] | None:
-        """One more message of it is on its way into the store; something to wait for when they are too many."""
+    def sending(self, size: int) -> Awaitable[None] | None:
+        """One more message of it, of so many bytes, is on its way into the store; something to wait for when they are
+        too many."""
 
-    def stored(self) -> None:
+    def stored(self, size: int) -> None:
         """One less."""
 
     async def settled(self, most: int = 0) -> None:
