@@ -12,15 +12,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, exists, func, or_, select, update
+from sqlalchemy import Connection, Select, and_, exists, func, or_, select, text, update
 
 from oah.adapters.sql.agent_mail import C, senders_of
 from oah.adapters.sql.agent_messages import RUN_OVER, give_back, tend
 from oah.adapters.sql.aggregate import Aggregate, Transaction
 from oah.adapters.sql.columns import MICROSECOND, age_us, later, now
 from oah.adapters.sql.mail_endings import Told, change, fail, tell
+from oah.adapters.sql.mail_tables import UNSETTLED as OPEN
 from oah.adapters.sql.mail_tables import agent_messages
-from oah.adapters.sql.tables import runs, session_owners, sessions
+from oah.adapters.sql.tables import MAIL, runs, session_owners, sessions
 from oah.adapters.sql.wakes import ACTIVE, FRESH, IN_HAND, LIVE, TALKED, session_now, wake_ended
 from oah.core.model.event import EventType
 from oah.core.model.ids import SessionId
@@ -31,6 +32,8 @@ from oah.core.policy.wake import Rules, stops
 from oah.ports.messages import MailSwept, Overdue
 from oah.ports.store import Accepted
 
+WITH_MAIL = text(f"({MAIL})")
+"""As the partial index has it, word for word: SQLite takes it for nothing else."""
 QUEUED, DELIVERED = MessageState.QUEUED.value, MessageState.DELIVERED.value
 UNSETTLED = C.state.in_([QUEUED, DELIVERED])
 TOLD = "overdue"
@@ -107,6 +110,7 @@ def overdue(longer_than: timedelta, *, stopped: bool) -> Select[Any]:
     active = exists().where(runs.c.session_id == sessions.c.id, runs.c.status.in_(ACTIVE))
     eager = sessions.c.wake == WakeMode.EAGER.value if stopped else _EAGER
     ready = (
+        WITH_MAIL,
         sessions.c.state == SessionState.OPEN.value,
         sessions.c.held == 0,
         sessions.c.unsettled > 0,
@@ -126,7 +130,7 @@ def overdue(longer_than: timedelta, *, stopped: bool) -> Select[Any]:
 
 def _to_do(connection: Connection, limit: int) -> list[SessionId]:
     """Sessions, by five probes of small indexes."""
-    by_message = select(C.session_id).where(UNSETTLED)
+    by_message = select(C.session_id).where(text(OPEN))
     waits = exists().where(
         C.session_id == sessions.c.id,
         C.state == QUEUED,
@@ -144,10 +148,13 @@ def _to_do(connection: Connection, limit: int) -> list[SessionId]:
         by_message.where(C.expires_at <= now(), ~IN_HAND, C.mode != MessageMode.RUN.value),
         by_message.where(RUN_OVER, C.mode != MessageMode.RUN.value),
         by_message.where(C.mode == MessageMode.RUN.value, C.run_id.is_not(None), _BECAME, _CHANGED),
-        select(sessions.c.id).where(sessions.c.unsettled > 0, sessions.c.state != SessionState.OPEN.value, waits),
-        select(sessions.c.id).where(wake_ended()),
+        select(sessions.c.id).where(
+            WITH_MAIL, sessions.c.unsettled > 0, sessions.c.state != SessionState.OPEN.value, waits
+        ),
+        select(sessions.c.id).where(WITH_MAIL, wake_ended()),
         by_message.where(C.state == QUEUED, _VOIDED, ~IN_HAND),
         select(sessions.c.id).where(
+            WITH_MAIL,
             sessions.c.unsettled > 0,
             sessions.c.wake_run_id.is_(None),
             or_(and_(~eligible, or_(owned, _EAGER)), lost),
