@@ -103,10 +103,16 @@ class Connection(asyncio.Protocol):
         self._parser.locked = self.identity is None
         self.hub.arrived(self)
 
+    def securing(self) -> None:
+        """TLS begins: nothing is handled, and so nothing answered in the clear, before it stands."""
+        self._busy = True
+
     def secured(self, transport: asyncio.Transport) -> None:
-        """The same client, now in TLS."""
+        """The same client, now in TLS; it may have spoken already."""
         self._transport = transport
         transport.set_write_buffer_limits(high=UNSENT)
+        self._busy = False
+        self._go_on()
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser and handle what is whole."""

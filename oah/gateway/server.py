@@ -168,6 +168,7 @@ class Secured(asyncio.Protocol):
         raw = cast(asyncio.Transport, transport)
         raw.pause_reading()  # what comes next is TLS, for somebody else to read
         self._connection.connection_made(transport)
+        self._connection.securing()
         task = asyncio.get_running_loop().create_task(self._upgrade(raw))
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
