@@ -181,9 +181,9 @@ def test_children_end_when_the_parent_is_killed(start: Start) -> None:
     up = start("--workers", "1")
     up.wait_for("ready: ")
     children = psutil.Process(up.process.pid).children()
-    assert len(children) == 3
+    assert len(children) == 4
     up.process.kill()
-    eventually(lambda: _gone(children), within=30, what="api, controller and worker end by themselves")
+    eventually(lambda: _gone(children), within=30, what="api, controller, gateway and worker end by themselves")
 
 
 def test_a_port_that_is_taken_is_said_at_once(short_tmp: Path) -> None:
