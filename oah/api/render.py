@@ -79,6 +79,7 @@ def session_document(session: Session) -> Document:
         "labels": dict(session.labels),
         "metadata": dict(session.metadata),
         "cwd": session.cwd,
+        "worktree": None if session.worktree is None else session.worktree.document(),
         "env": dict.fromkeys(session.env),
         "queued_count": session.queued_count,
         "event_seq": session.event_seq,

@@ -59,6 +59,13 @@ class SecretRef(BaseModel):
     secret: str
 
 
+class WorktreeBody(Body):
+    """A working directory that is a git worktree of a repository which the workers have."""
+
+    repo: str
+    ref: str | None = None
+
+
 class SessionBody(Body):
     """POST /sessions"""
 
@@ -67,6 +74,7 @@ class SessionBody(Body):
     workspace: str | None = None
     title: str | None = None
     cwd: str | None = None
+    worktree: WorktreeBody | None = None
     env: dict[str, str | SecretRef] = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict)
     metadata: dict[str, Any] = Field(default_factory=dict)

@@ -95,15 +95,15 @@ class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls, Ter
         workspace: str | None = None,
         title: str | None = None,
         cwd: str | None = None,
+        worktree: Mapping[str, str] | None = None,
         env: Mapping[str, str | Mapping[str, str]] | None = None,
         labels: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Json:
-        """A new conversation with ``agent``; in ``env`` a secret of the workers is ``{"secret": NAME}``. Raises
-        InvalidRequest ``unknown_agent``."""
-        body = given(
-            agent=agent, pool=pool, workspace=workspace, title=title, cwd=cwd, env=env, labels=labels, metadata=metadata
-        )
+        """A new conversation with ``agent``; in ``env`` a secret of the workers is ``{"secret": NAME}``; ``worktree``:
+        ``{"repo": PATH, "ref": BRANCH}``. Raises InvalidRequest ``unknown_agent``."""
+        body = given(agent=agent, pool=pool, workspace=workspace, title=title, cwd=cwd, worktree=worktree, env=env)
+        body |= given(labels=labels, metadata=metadata)
         return self._one("POST", "/v1/sessions", body=body, once=True)
 
     def sessions(

@@ -71,6 +71,8 @@ class ControllerContext:
     """Lets the queue of maintenance jobs hear again of what it may have lost."""
     blobs: Blobs | None = None
     """Where recordings and long results lie; None: nothing is pruned here."""
+    tidy: Callable[[], object] | None = None
+    """Takes away what closed sessions have left in directories that all hosts have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,9 @@ class _Leading:
         if self.services.prune is not None:  # apart: it deletes for seconds, and nobody's recovery may wait for it
             prune = self.services.prune
             loops.append(self._loop("prune", only(lambda: _prune(prune, self.leadership)), rules.prune_every))
+        tidy = self._context.tidy
+        if tidy is not None:  # apart from the rows: a volume may be away
+            loops.append(self._loop("tidy", only(lambda: _done(tidy())), rules.prune_every))
         return [*loops, self.leadership]
 
     def gained(self) -> None:
@@ -226,6 +231,10 @@ def _promote(context: ControllerContext, services: Services) -> timedelta | None
 
 def _prune(prune: Prune, leadership: Leadership) -> timedelta | None:
     prune(leadership.leads)
+    return None
+
+
+def _done(_: object) -> timedelta | None:
     return None
 
 

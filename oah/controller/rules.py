@@ -75,6 +75,7 @@ def retention_rules(settings: Settings) -> RetentionRules:
     return RetentionRules(
         events=days(section.events_days),
         recordings=days(section.recordings_days),
+        homes=days(section.homes_days),
         runs=days(section.runs_days),
         dead_letters=days(section.dead_letters_days),
         audit=days(section.audit_days),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from oah.core.model.home import Worktree, is_ref
 from oah.core.model.ids import EpochId, SessionId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.session import EnvValue, HoldReason, Session, SessionState
@@ -33,6 +34,7 @@ class AskedSession:
     pool: str = DEFAULT_POOL
     title: str | None = None
     cwd: str | None = None
+    worktree: Worktree | None = None
     env: Mapping[str, EnvValue] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -60,6 +62,8 @@ def create(
         {"title": asked.title, "cwd": asked.cwd, "env": asked.env, "labels": asked.labels, "metadata": asked.metadata},
         rules,
     )
+    if asked.worktree is not None:
+        _check_worktree(asked.worktree, asked.cwd)
     return store.create_session(
         Session(
             id=SessionId(ids.new("ses")),
@@ -67,9 +71,21 @@ def create(
             lane=lane,
             state=SessionState.OPEN,
             created_at=clock.now(),
+            worktree=asked.worktree,
             **changes,
         )
     )
+
+
+def _check_worktree(worktree: Worktree, cwd: str | None) -> None:
+    """Whether it may be made is for the worker to judge: only it sees the repository."""
+    if cwd is not None:
+        raise InvalidRequest("a session has a cwd or a worktree, not both")
+    admission.clean(worktree.repo, what="worktree.repo", limit=4096, empty=False)
+    if not worktree.repo.startswith("/"):
+        raise InvalidRequest("worktree.repo must be an absolute path")
+    if worktree.ref is not None and not is_ref(worktree.ref):
+        raise InvalidRequest("worktree.ref must name a branch, tag or commit")
 
 
 def change(

@@ -44,6 +44,8 @@ class WorkerRules:
     """Runs that wait for an answer in no slot; each one more takes the place of a new run."""
     output_bytes: int = 1024 * 1024
     """Text of ``run.output`` events per attempt."""
+    tidy: timedelta = timedelta(minutes=1)
+    """How often leftovers of closed sessions are looked for."""
     agent_uid: int | None = None
     agent_gid: int | None = None
     """The user that agents run as; None: the worker's own."""
@@ -102,6 +104,8 @@ class WorkerContext:
     pid: int
     data_dir: Path
     homes: Homes
+    tidy: Callable[[], object] = lambda: None
+    """Takes away a little of what sessions that are over have left on this host."""
     home_rules: Callable[[str], HomeRules | None]
     """Of a profile; None: its agents have no files."""
     secrets: Secrets = field(default_factory=NoSecrets)

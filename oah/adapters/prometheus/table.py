@@ -152,7 +152,7 @@ _LETTERS = (
         "Rows (and recordings) that aged out",
         what=_of(
             "dead_letters", "idempotency_keys", "events", "recordings", "runs", "sessions", "audit", "jobs",
-            "webhook_deliveries", "commands", "workers",
+            "webhook_deliveries", "commands", "workers", "homes", "directories",
         ),
     ),
 )  # fmt: skip

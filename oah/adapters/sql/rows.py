@@ -9,7 +9,7 @@ from typing import Any
 
 from oah.adapters.sql.columns import from_us
 from oah.core.model.event import Event
-from oah.core.model.home import session_home
+from oah.core.model.home import session_home, worktree_of
 from oah.core.model.ids import ClaimToken, KeyId, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.run import (
@@ -38,7 +38,7 @@ RUN_COLUMNS = (
 )  # fmt: skip
 SESSION_COLUMNS = (
     "id", "workspace_id", "pool", "agent", "state", "created_at", "queued_count", "event_seq", "holds", "session_ref",
-    "home", "cwd", "env", "title", "labels", "metadata", "closed_at",
+    "home", "cwd", "env", "title", "labels", "metadata", "closed_at", "worktree",
 )  # fmt: skip
 WORKSPACE_COLUMNS = (
     "id", "name", "created_at", "weight", "max_active_runs", "max_queued_runs", "recovery_strategy",
@@ -155,7 +155,7 @@ def session_of(row: Sequence[Any]) -> Session:
     """A row in the order of SESSION_COLUMNS."""
     (
         session_id, workspace_id, pool, agent, state, created, queued_count, event_seq, holds, session_ref, home, cwd,
-        env, title, labels, metadata, closed,
+        env, title, labels, metadata, closed, worktree,
     ) = row  # fmt: skip
     return Session(
         id=SessionId(session_id),
@@ -169,6 +169,7 @@ def session_of(row: Sequence[Any]) -> Session:
         session_ref=session_ref,
         home=session_home(parsed(home)),
         cwd=cwd,
+        worktree=worktree_of(parsed(worktree)),
         env=parsed(env),
         title=title,
         labels=parsed(labels),

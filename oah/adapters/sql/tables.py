@@ -91,6 +91,7 @@ sessions = Table(
     # Where the program's own files of the conversation are (core/model/home.py).
     Column("home", Json),
     Column("cwd", Text),
+    Column("worktree", Json),
     Column("env", Json, nullable=False, server_default="{}"),
     Column("title", Text),
     Column("labels", Json, nullable=False, server_default="{}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -20,13 +21,40 @@ class HomeMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Worktree:
+    """A working directory that is a git worktree of `repo`, on a branch of its own that begins at `ref` (None: at what
+    the repository has checked out)."""
+
+    repo: str
+    ref: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As it is stored and shown."""
+        return {"repo": self.repo} if self.ref is None else {"repo": self.repo, "ref": self.ref}
+
+
+def worktree_of(document: Mapping[str, Any] | None) -> Worktree | None:
+    """From what `Worktree.document` made."""
+    return Worktree(repo=document["repo"], ref=document.get("ref")) if document else None
+
+
+_REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+@-]{0,254}\Z")
+
+
+def is_ref(text: str) -> bool:
+    """Whether it can name a commit, and can be no option, range or expression."""
+    return _REF.match(text) is not None and ".." not in text and "@{" not in text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HomeRules:
     """What a profile says of its homes. `exclude`: names (globs) that are not packed. `same_cwd`: its conversations
-    are bound to the working directory in which they began."""
+    are bound to the working directory in which they began. `worktree`: of sessions that name no working directory."""
 
     mode: HomeMode = HomeMode.LOCAL
     exclude: tuple[str, ...] = ()
     same_cwd: bool = True
+    worktree: Worktree | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
