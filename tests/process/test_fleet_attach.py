@@ -272,6 +272,15 @@ def test_the_endpoint_of_a_worker_wants_its_token_and_nobody_shows_it(fleet: Fle
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
+def has_size(client: Client, run: str, child: pexpect.spawn[bytes], rows: int) -> bool:
+    """Whether the terminal has as many rows. Says what the command shows when it never has."""
+    found = client.screen(run_id=run)["rows"]
+    if found != rows:
+        child.expect([pexpect.TIMEOUT, pexpect.EOF], timeout=0)
+    assert found == rows, f"{found} rows; the command: alive {child.isalive()}, {(child.before or b'')[-1000:]!r}"
+    return True
+
+
 def test_the_command_shows_types_and_gives_the_terminal_back(fleet: Fleet, client: Client) -> None:
     session, run = begin(client, "echo begun; read x; echo over $x; read y")
     eventually(lambda: "begun" in shown(client, run), within=20)
@@ -281,14 +290,17 @@ def test_the_command_shows_types_and_gives_the_terminal_back(fleet: Fleet, clien
     )
     assert (plain.returncode, "begun" in plain.stdout) == (0, True), plain.stderr
     assert "\x1b" not in plain.stdout
+    stale = {**env, "LINES": "20", "COLUMNS": "70"}  # as a shell leaves them
     child = pexpect.spawn(
-        sys.executable, ["-c", OAH, "run", "attach", run, "--write"], env=env, dimensions=(30, 90), timeout=20
+        sys.executable, ["-c", OAH, "run", "attach", run, "--write"], env=stale, dimensions=(30, 90), timeout=20
     )
     child.expect_exact("begun")
-    eventually(lambda: figure(WORKER, 'oah_viewers{kind="write"}') == 1, within=10)
+    # Its size comes when it may write: from then on keys are typed.
+    eventually(lambda: has_size(client, run, child, 30), within=10, what="its size is the window's")
+    child.setwinsize(32, 100)
+    eventually(lambda: has_size(client, run, child, 32), within=10, what="its size is the window's when that changes")
     child.send("now\r")
     child.expect_exact("over now")
-    eventually(lambda: client.screen(run_id=run)["rows"] == 30, within=10, what="its size is the window's")
     child.send("\x1d")
     child.expect_exact("\x1b[?1049l")
     child.expect_exact("detached")

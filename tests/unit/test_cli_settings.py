@@ -147,10 +147,10 @@ def test_completion(shell: str) -> None:
 
 
 def test_completion_knows_the_commands() -> None:
-    environment = {**os.environ, "_OAH_COMPLETE": "bash_complete", "COMP_WORDS": "oah run at", "COMP_CWORD": "2"}
+    environment = {**os.environ, "_OAH_COMPLETE": "bash_complete", "COMP_WORDS": "oah run att", "COMP_CWORD": "2"}
     code = "from oah.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, env=environment)
-    assert done.stdout.split() == ["plain,attempts"]
+    assert done.stdout.split() == ["plain,attach", "plain,attempts"]
 
 
 def test_a_reader_that_has_left_is_no_failure() -> None:
