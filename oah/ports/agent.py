@@ -148,7 +148,7 @@ class TurnResult:
 
 
 class Agent(Protocol):
-    """One opened agent. Used by one thread at a time; `alive`, `close` may be called by another."""
+    """One opened agent. Used by one thread at a time; `alive`, `asks`, `close` may be called by another."""
 
     @property
     def agent_id(self) -> str: ...
@@ -182,6 +182,10 @@ class Agent(Protocol):
         Raises InvalidRequest `answer_unfit` when it is no answer to the question (the hint lists the choices): nothing
         was typed, the turn waits on. Conflict `not_waiting` when no turn of it waits. LeaseError as `turn`.
         """
+
+    def asks(self) -> bool:
+        """Whether the question of a `waiting` turn still stands, as far as its terminal says: somebody may have
+        answered there. From any thread while it waits; cheap while nothing changes."""
 
     def say(self, text: str, timeout: timedelta, *, asked_for: bool = False) -> Delivery:
         """Say a text into the turn that runs, from another thread than the slot's: once, or not at all. `asked_for`:

@@ -240,7 +240,7 @@ class Claimer:
         suspect = assignment.started.run.recovery_attempts > 0
         if self._table.resumed(fence, suspect=suspect) is None:
             assignment.lost = True
-        assignment.answer = resumed.answer
+        assignment.answer = resumed.answer or None  # answered at the terminal
         self._context.telemetry.count("oah_questions_total", kind=_kind(assignment), outcome="answered")
         self._slots.assign(assignment)
         if resumed.event_number:

@@ -15,6 +15,7 @@ from oah.errors import Conflict, InvalidRequest
 from oah.testing import processes
 from tests.support.arena import Arena, open_arena
 from tests.support.servers_sql import PostgresServer
+from tests.support.viewers import Watcher
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
@@ -126,6 +127,20 @@ def test_a_run_that_goes_on_may_exceed_the_cap_of_its_workspace(arena: Arena, cl
     (row,) = arena.wait_done(waits, within=20)
     assert "answered 3" in row["result"] and arena.run(long)["status"] == "running"
     client.cancel(long)
+
+
+def test_a_question_that_is_answered_at_the_terminal_is_answered(arena: Arena, client: Client) -> None:
+    run = ask(arena)
+    wait_asked(arena, run)
+    with client.attach(run_id=run, write=True) as terminal:
+        viewer = Watcher(terminal)
+        viewer.hears("granted")
+        viewer.shows("Do you want to proceed")
+        terminal.type(b"2")
+        (row,) = arena.wait_done(run, within=30)
+    assert row["status"] == "completed" and "answered 2" in row["result"], row
+    resumed = next(event for event in arena.events(run) if event["type"] == "run.resumed")
+    assert resumed["data"]["by"] == "terminal"
 
 
 def test_a_question_is_answered_with_words_and_a_second_question_is_another(arena: Arena, client: Client) -> None:

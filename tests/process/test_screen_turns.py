@@ -217,6 +217,28 @@ def test_a_reply_that_looks_like_a_prompt_or_a_dialog_ends_nothing_early(desk: B
     assert len(inky.texts) == 6
 
 
+def test_a_question_that_somebody_answers_at_the_terminal_stands_no_more(desk: Bench, path: Path) -> None:
+    inky = Inky(desk, path)
+    result = inky.turn("[[permission]]\n[[say done]]")
+    assert result.status is WAITING and inky.agent.asks()
+    assert inky.agent.live is not None
+    inky.agent.live.type(b"1", timedelta(seconds=2))
+    eventually(lambda: not inky.agent.asks(), within=10, what="it has left the screen")
+    result = inky.resume(None)
+    assert (result.status, result.output.splitlines()) == (DONE, ["answered 1", "done"])
+    assert [each["text"] for each in inky.submits if each.get("dialog")] == ["1"], "nothing was typed besides"
+
+
+def test_an_answer_that_comes_too_late_is_not_typed(desk: Bench, path: Path) -> None:
+    inky = Inky(desk, path)
+    assert inky.turn("[[permission]]\n[[say done]]").status is WAITING
+    assert inky.agent.live is not None
+    inky.agent.live.type(b"3", timedelta(seconds=2))
+    eventually(lambda: not inky.agent.asks(), within=10, what="it has left the screen")
+    assert "answered 3" in inky.resume("1").output
+    assert len(inky.texts) == 2, "and no text came of it"
+
+
 def test_a_long_reply_is_whole_and_is_shown_as_it_grows(desk: Bench, path: Path) -> None:
     control = HeldTurn()
     inky = Inky(desk, path)

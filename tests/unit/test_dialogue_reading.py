@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from oah.core.dialogue.place import Place, place
-from oah.core.dialogue.reading import Condition, Dialog, DialogRule, Reading, read, unknown
+from oah.core.dialogue.reading import Condition, Dialog, DialogRule, Reading, read, stands, unknown
 from oah.core.dialogue.turn import Asks, Going, Over, Turn, TurnRules, Unseen, judge, key, output, replied
 from oah.core.model.question import Choice, DialogKind, Question
 from tests.support.screens import ASKS, PROMPT, RULE, RULES, composed, pattern, screen
@@ -248,6 +248,19 @@ def test_a_plain_prompt_asks_where_the_cursor_is() -> None:
     assert read(screen("rm it Yes/No\nfoo? Yes/No"), rules).dialog is not None
     assert read(screen("foo? Yes/No\nworking"), rules).dialog is None
     assert read(screen("foo? Yes/No\nworking", row=0), rules).dialog is None
+
+
+def test_a_question_stands_until_it_has_left_the_screen() -> None:
+    asked = ASKING.dialog
+    assert asked is not None
+    assert stands(asked, ASKING)
+    moved = ASKS.replace("❯ 1", "  1").replace("  2", "❯ 2")
+    assert stands(asked, read(screen(moved), RULES)), "another choice is marked, none is taken"
+    assert not stands(asked, READY) and not stands(asked, WORKING) and not stands(asked, NOTHING)
+    assert not stands(asked, read(screen(ASKS.replace("say why", "why not")), RULES)), "it asks something else"
+    assert stands(dataclasses.replace(asked, free=True), read(screen(ASKS + "\nblue"), RULES)), "a text is typed"
+    assert stands(None, NOTHING)
+    assert not any(stands(None, each) for each in (READY, WORKING, ASKING))
 
 
 # --- where work is told ---

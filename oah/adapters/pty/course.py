@@ -19,7 +19,7 @@ from oah.core.dialogue.keys import Typing, typing
 from oah.core.dialogue.live import GrowingReply
 from oah.core.dialogue.place import Place, place
 from oah.core.dialogue.progress import ScreenProgress
-from oah.core.dialogue.reading import Condition, Dialog, Reading, read, unknown
+from oah.core.dialogue.reading import Condition, Dialog, Reading, read, stands, unknown
 from oah.core.dialogue.reply import reply
 from oah.core.dialogue.screen import Screen
 from oah.core.model.delivery import Outcome
@@ -56,6 +56,8 @@ class Course:
         """The program waits for its next text."""
         self._speech = speech
         self._dialog: Dialog | None = None
+        self._asked_at = -1
+        """What the screen had changed when it asked."""
         self._state = turn.Turn(time.monotonic())
         self._mark = 0
         self._text = ""
@@ -232,7 +234,7 @@ class Course:
         if self.watch.cancelled:
             return None  # nobody is asked any more: the cancel goes on until the program has left the dialog
         question = dialog.question if dialog is not None else unknown(self.screen.look())
-        self._dialog = dialog
+        self._dialog, self._asked_at = dialog, self.screen.model.changes
         said = self.control.answer(question) if self._auto < AUTO_ANSWERS else None
         typed = self._typing(question, said) if said is not None else None
         if typed is None:
@@ -254,10 +256,20 @@ class Course:
         question = self.question
         typed = self._typing(question, text) if question is not None else None
         self.screen.catch_up()
-        dialog = self.screen.read().dialog
-        gone = self._dialog is not None and (dialog is None or dialog.name != self._dialog.name)
-        if typed is not None and not gone:
+        if typed is not None and self.asks():
             self._type(typed)
+        else:
+            self.goes_on()
+
+    def asks(self) -> bool:
+        """Whether the question still stands. Any thread, while nobody drives the turn."""
+        if self.question is None or self.screen.model.changes == self._asked_at:
+            return True
+        return stands(self._dialog, self.screen.read())
+
+    def goes_on(self) -> None:
+        """Somebody has answered at the terminal: what comes of that is a part of the turn."""
+        self._state = replace(turn.key(self._state, time.monotonic()), worked=True)
 
     def _typing(self, question: Question, text: str) -> Typing | None:
         return typing(question, text, self.screen.rules.keys, self.screen.rules.injection)

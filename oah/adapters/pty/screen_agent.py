@@ -60,6 +60,11 @@ class ScreenAgent(PtyAgent):
         """Whether a turn waits for somebody's answer."""
         return self._course is not None and self.alive()
 
+    def asks(self) -> bool:
+        """See ports.agent.Agent."""
+        course = self._course
+        return course is None or course.asks()
+
     @property
     def screen(self) -> ScreenTerminal:
         """The terminal and what it shows."""
@@ -179,6 +184,8 @@ class ScreenAgent(PtyAgent):
         try:
             if answer is not None:
                 course.answer(answer)
+            elif course.question is not None:
+                course.goes_on()
             question = course.go()
         except Refused as refusal:
             watch.refuse_fenced()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from oah.core.dialogue.screen import Screen
+from oah.core.dialogue.screen import Screen, folded
 from oah.core.model.question import Choice, DialogKind, Question
 
 
@@ -146,6 +146,17 @@ def read(screen: Screen, rules: ScreenRules) -> Reading:
     if composer is not None:
         return Reading(Condition.READY, composer)
     return Reading(Condition.UNRECOGNISED)
+
+
+def stands(asked: Dialog | None, reading: Reading) -> bool:
+    """Whether the screen still asks this; None: what no rule knew. A choice that is marked and not yet taken, or a text
+    that is being typed, changes nothing."""
+    dialog = reading.dialog
+    if asked is None:
+        return reading.condition is Condition.UNRECOGNISED
+    if dialog is None or dialog.name != asked.name:
+        return False
+    return asked.free or folded(dialog.text) == folded(asked.text)
 
 
 def find_composer(screen: Screen, rule: ComposerRule) -> Composer | None:
