@@ -1,6 +1,8 @@
 """Fixtures are modules in tests/support; this file only lists them."""
 
-from tests.support.real_agents import told
+import os
+
+from tests.support.real_agents import settle, told
 
 pytest_plugins = [
     "tests.support.servers_redis",
@@ -11,6 +13,11 @@ pytest_plugins = [
     "tests.support.fleets",
     "tests.support.receiver",
 ]
+
+
+def pytest_configure() -> None:
+    """What is decided here, the processes of pytest-xdist inherit."""
+    settle(os.environ)
 
 
 def pytest_report_header() -> str:
