@@ -1,8 +1,8 @@
 """Real agent programs whose worker is killed in the middle of a turn: another one, with other directories, goes on with
 the conversation as far as its home reaches, or says why it does not.
 
-`make test` does so with one program, `make test-agents` with all. All homes of one program in one go; a mock model holds
-the turns until the worker is dead.
+`make test` does so with one program, `make test-agents` with all. All homes of one program in one go; a mock model
+holds the turns until the worker is dead.
 """
 
 from __future__ import annotations
