@@ -220,6 +220,8 @@ class Settings(BaseSettings):
     """Working directories of sessions that name none; None: below the data directory (shared homes: beside them)."""
     homes_mode: HomeMode = HomeMode.LOCAL
     """Of profiles that do not say."""
+    home_wait_seconds: float = Field(default=60, gt=0)
+    """How long a session waits for the host of its local home when no worker there serves it; then it begins anew."""
     secrets_dir: Path | None = None
     """Files whose names are those of secrets, for the environment of agents; also those of a workspace, in a directory
     of its id."""

@@ -71,6 +71,7 @@ def worker_of(
     profiles = section.profiles or agents.profiles()
     withdrawn = withdrawn_profiles(settings, catalogue, profiles)
     gauge = ProcessGauge()
+    homes = DirectoryHomes(home_directories(settings), DirectoryBlobs(settings.blobs))
     slots = section.slots
     context = WorkerContext(
         worker_id=worker_id,
@@ -90,6 +91,7 @@ def worker_of(
             affinity=timedelta(seconds=section.affinity_seconds),
             drain_grace=timedelta(seconds=section.drain_grace_seconds),
             heartbeat=timedelta(seconds=section.heartbeat_seconds),
+            home_wait=timedelta(seconds=settings.home_wait_seconds),
             tidy=timedelta(seconds=settings.retention.every_seconds),
             agent_uid=section.agent_uid,
             agent_gid=section.agent_gid,
@@ -110,7 +112,8 @@ def worker_of(
         retry_rules=retry_rules(settings, catalogue),
         figures=gauge.read,
         data_dir=settings.data_dir,
-        homes=DirectoryHomes(home_directories(settings), DirectoryBlobs(settings.blobs)),
+        homes=homes,
+        place=homes.mark(),
         tidy=tidy_here(kit),
         home_rules=_home_rules(settings, catalogue),
         secrets=kit.secrets,

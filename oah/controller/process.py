@@ -31,6 +31,7 @@ from oah.services.decisions import Decisions
 from oah.services.epoch import EpochKeeper
 from oah.services.expire import ExpireRuns
 from oah.services.forget import ForgetWorkers
+from oah.services.host_bound import HostBound
 from oah.services.jobs import MeasureJobs
 from oah.services.measure import MeasureQueues
 from oah.services.orphans import JudgeOwners
@@ -142,7 +143,7 @@ def create_services(context: ControllerContext, *, going_on: Callable[[], bool] 
         children=CancelChildren(store, broker),
         measure=MeasureQueues(store, broker, telemetry, rules.lease),
         jobs=MeasureJobs(store, telemetry),
-        promote=PromoteRuns(store, places),
+        promote=PromoteRuns(store, places, HostBound(store, broker, rules.home_wait)),
         relay=RelayRuns(store, places, telemetry, rules.relay_older_than),
         recover=recover,
         expire=ExpireRuns(store, broker, places, telemetry, decisions),

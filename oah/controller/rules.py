@@ -28,6 +28,7 @@ class ControllerRules:
     tick_every: timedelta = timedelta(seconds=1)
     relay_every: timedelta = timedelta(seconds=1)
     relay_older_than: timedelta = timedelta(seconds=2)
+    home_wait: timedelta = timedelta(minutes=1)
     measure_every: timedelta = timedelta(seconds=5)
     jobs_every: timedelta = timedelta(seconds=2)
     dead_letters: int = 500
@@ -101,6 +102,7 @@ def controller_rules(settings: Settings, profiles: Mapping[str, Override] | None
         tick_every=timedelta(seconds=section.tick_seconds),
         relay_every=timedelta(seconds=section.relay_seconds),
         relay_older_than=timedelta(seconds=section.relay_older_than_seconds),
+        home_wait=timedelta(seconds=settings.home_wait_seconds),
         dead_letters=settings.limits.dead_letters,
         retention=retention_rules(settings),
         prune_every=timedelta(seconds=settings.retention.every_seconds),

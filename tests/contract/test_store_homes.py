@@ -17,11 +17,19 @@ from oah.core.model.session import HoldReason
 from oah.core.policy.retention import Aged, Rules
 from oah.ports.homes import Leftover
 from oah.ports.retention import Over
-from oah.ports.store import Settlement, Store
+from oah.ports.store import (
+    AlreadyActive,
+    IsElsewhere,
+    IsHeld,
+    NothingEligible,
+    Settlement,
+    StartReply,
+    Store,
+)
 from oah.ports.telemetry import NullTelemetry
 from oah.services.tidy import Tidy
 from tests.contract.test_store_retention import age_all, prune
-from tests.support.store_clerk import Clerk, fence_of
+from tests.support.store_clerk import Clerk, fence_of, started
 
 S1, S2, GONE = SessionId("s1"), SessionId("s2"), SessionId("gone")
 DAY = timedelta(days=1)
@@ -116,3 +124,57 @@ def test_archives_of_closed_sessions_go_before_their_rows(store: Store, clerk: C
     assert Aged.HOMES not in prune(clerk, blobs)
     blobs.put(KEY, b"x")
     assert prune(clerk, blobs, Rules(homes=None, runs=None)) == {}
+
+
+def here(clerk: Clerk, place: str | None, session: str = "s1") -> StartReply:
+    return clerk.try_start(replace(clerk.claim(session), place=place))[0]
+
+
+def test_a_session_is_started_where_its_home_is(store: Store, clerk: Clerk) -> None:
+    ran(store, clerk, LOCAL)
+    assert here(clerk, "p2") == NothingEligible(S1), "there is no run"
+    clerk.submit()
+    lane = store.session(S1, None).lane
+    assert here(clerk, "p2") == IsElsewhere(S1, lane.at("p1"))
+    assert clerk.store.attempts(store.queue_of(S1, limit=1)[0].id) == [], "nothing was begun"
+    clerk.settle(started(here(clerk, "p1")))
+    clerk.submit()
+    started(here(clerk, None))
+
+
+def test_who_has_the_session_comes_before_where_its_home_is(store: Store, clerk: Clerk) -> None:
+    ran(store, clerk, LOCAL)
+    clerk.submit()
+    clerk.submit()
+    started(here(clerk, "p1"))
+    assert isinstance(here(clerk, "p2"), AlreadyActive)
+
+
+def test_a_held_session_is_held_wherever_its_home_is(store: Store, clerk: Clerk) -> None:
+    ran(store, clerk, LOCAL)
+    clerk.submit()
+    store.hold_session(S1, None, HoldReason.PAUSED, until_in=None)
+    assert isinstance(here(clerk, "p2"), IsHeld)
+
+
+@pytest.mark.parametrize("home", [PACKED, replace(LOCAL, mode=HomeMode.SHARED), replace(LOCAL, bound=False)])
+def test_what_goes_on_anywhere_or_is_lost_is_started_anywhere(store: Store, clerk: Clerk, home: SessionHome) -> None:
+    ran(store, clerk, home)
+    clerk.submit()
+    assert started(here(clerk, "p2")).session.home == home
+
+
+def test_an_archived_home_that_could_not_be_packed_is_bound_to_its_host(store: Store, clerk: Clerk) -> None:
+    ran(store, clerk, replace(PACKED, archive=None))
+    clerk.submit()
+    assert isinstance(here(clerk, "p2"), IsElsewhere)
+
+
+def test_a_home_whose_place_is_gone_binds_no_more(store: Store, clerk: Clerk) -> None:
+    ran(store, clerk, LOCAL)
+    assert store.unbind_homes([(S1, "another"), (GONE, "p1")]) == 0
+    clerk.submit()
+    assert isinstance(here(clerk, "p2"), IsElsewhere)
+    assert store.unbind_homes([(S1, "p1")]) == 1
+    assert store.unbind_homes([(S1, "p1")]) == 0
+    assert started(here(clerk, "p2")).session.home == replace(LOCAL, bound=False)

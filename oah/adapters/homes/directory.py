@@ -57,6 +57,10 @@ class DirectoryHomes:
         self._host = host or socket.gethostname()
         self._marks: dict[Path, str] = {}
 
+    def mark(self) -> str:
+        """Of the homes of this host. Raises OSError."""
+        return self._mark(self._at.own)
+
     def place(self, session: Session, rules: HomeRules) -> HomePlace:
         """See ports.homes.Homes."""
         root, before = self._root(rules.mode), session.home

@@ -163,7 +163,7 @@ _DISPATCH = (
     _counter(
         "oah_starts_total",
         "What the start statement answered per session",
-        answer=_of("started", "resumed", "active", "held", "suspect", "none", "late", "in_doubt"),
+        answer=_of("started", "resumed", "active", "held", "suspect", "elsewhere", "none", "late", "in_doubt"),
     ),
     _counter(
         "oah_reconcile_repairs_total",

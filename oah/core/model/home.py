@@ -62,7 +62,8 @@ class SessionHome:
     """Where a session's home was when its last run was given to an agent.
 
     `host` is for people; `place` is the mark of the directory of homes and decides whether it is the same one.
-    `archive`: blob key of the last packed copy, the `generation`-th.
+    `archive`: blob key of the last packed copy, the `generation`-th. `bound`: its runs wait for that place; False: it
+    was gone for too long.
     """
 
     mode: HomeMode
@@ -71,6 +72,13 @@ class SessionHome:
     cwd: str
     archive: str | None = None
     generation: int = 0
+    bound: bool = True
+
+    @property
+    def only_at(self) -> str | None:
+        """The place without which the conversation begins anew; None: it goes on anywhere, or is lost."""
+        local = self.mode is HomeMode.LOCAL or (self.mode is HomeMode.ARCHIVED and self.archive is None)
+        return self.place or None if local and self.bound else None
 
     def document(self) -> dict[str, Any]:
         """As it is stored."""
