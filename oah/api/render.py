@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import Response
 
 from oah.core.model.event import Event
-from oah.core.model.run import Attempt, Run, RunStatus, Step
+from oah.core.model.run import COMMAND, Attempt, Run, RunStatus, Step
 from oah.core.model.session import Session
 from oah.core.model.worker import WorkerReport
 from oah.core.model.workspace import ApiKey, Workspace
@@ -138,7 +138,8 @@ def run_document(run: Run, *, wait_reason: WaitReason | None = None, excerpt: bo
         "wait_reason": wait_document(wait_reason),
         "input": run.input[:EXCERPT] if cut else run.input,
         "input_truncated": cut,
-        "metadata": dict(run.metadata),
+        "command": run.command,
+        "metadata": {name: value for name, value in run.metadata.items() if name != COMMAND},
         "deferred": run.deferred,
         "due_at": moment(run.due_at),
         "attempt": run.attempt,

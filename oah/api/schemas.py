@@ -124,6 +124,8 @@ class RunBody(Body):
     order: OrderMode = OrderMode.STRICT
     on_busy: OnBusy = OnBusy.ENQUEUE
     parent_run_id: str | None = None
+    command: bool = False
+    """Its text may be a command of the agent's program; otherwise such a text is refused."""
     metadata: dict[str, Any] = Field(default_factory=dict)
 
     def asked(self, session_id: str, key: str | None) -> Asked:
@@ -146,6 +148,7 @@ class RunBody(Body):
             order=self.order,
             on_busy=self.on_busy,
             parent_run_id=None if self.parent_run_id is None else RunId(_named(self.parent_run_id)),
+            command=self.command,
             metadata=self.metadata,
             idempotency_key=key,
         )

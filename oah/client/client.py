@@ -159,6 +159,7 @@ class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls, Ter
         recovery: Mapping[str, Any] | None = None,
         on_busy: str | None = None,
         parent_run_id: str | None = None,
+        command: bool = False,
         metadata: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> Json:
@@ -173,6 +174,9 @@ class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls, Ter
 
         ``recovery``: what becomes of it when its worker is lost (``strategy``, ``max_attempts``); what is left out the
         profile, the workspace or the deployment says.
+
+        ``command``: the text may be a command of the agent's program (``/compact``); without it such a text fails the
+        run with ``command_refused``, or arrives as a text.
 
         Repeats after a lost answer find the same run, by the key given or one made here. Raises Conflict
         (``session_busy``, ``idempotency_conflict``), LimitReached, NotFound, InvalidRequest, PayloadTooLarge.
@@ -191,6 +195,7 @@ class Client(TenancyCalls, WebhookCalls, LetterCalls, JobCalls, InsideCalls, Ter
             order=order,
             on_busy=on_busy,
             parent_run_id=parent_run_id,
+            command=command or None,
             metadata=metadata,
             **fields,
         )

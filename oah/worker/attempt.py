@@ -194,6 +194,7 @@ class Attempts:
             run_id=run.id,
             attempt=run.attempt,
             input=run.input,
+            command=run.command,
             timeout=None if run.timeout is None else max(run.timeout - assignment.spent, timedelta(0)),
             deadline_in=deadline_in(self._context, assignment),
             idle=run.idle_timeout,

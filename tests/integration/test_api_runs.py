@@ -449,6 +449,9 @@ def test_a_fleet_without_its_broker(api):
         ({"input": "x", "metadata": {"a": float("inf")}}, 400, "invalid_request"),
         ({"input": "x", "metadata": {"a": "y" * 70_000}}, 413, "payload_too_large"),
         ({"input": "x", "metadata": []}, 422, "invalid_request"),
+        ({"input": "x", "metadata": {"oah.command": True}}, 400, "invalid_request"),
+        ({"input": "x", "command": "yes please"}, 422, "invalid_request"),
+        ({"input": "x", "command": True, "on_busy": "steer"}, 400, "invalid_request"),
     ],
 )
 def test_bad_submits(shared_api, fields, status, code):
@@ -458,6 +461,21 @@ def test_bad_submits(shared_api, fields, status, code):
         answer = http.post(f"/v1/sessions/{session}/runs", content=body, headers={"content-type": "application/json"})
         problem(answer, status, code)
         assert http.get("/v1/runs", params={"session": session}).json()["items"] == []
+
+
+def test_a_run_says_that_its_text_is_a_command(shared_api):
+    with shared_api.http() as http:
+        session = new_session(http)["id"]
+        shown = []
+        for fields in ({}, {"command": True, "metadata": {"k": 1}}, {"command": False}):
+            run_id = submit(http, session, **fields).json()["id"]
+            run = http.get(f"/v1/runs/{run_id}").json()
+            shown.append((run["command"], run["metadata"]))
+            assert shared_api.store.run(run_id, None).command is run["command"]
+        assert shown == [(False, {}), (True, {"k": 1}), (False, {})]
+        headers = {"Idempotency-Key": "as-a-command"}
+        assert submit(http, session, headers=headers, command=True).status_code == 202
+        problem(submit(http, session, headers=headers), 409, "idempotency_conflict")
 
 
 @pytest.mark.parametrize("key", ["a b", "x" * 256])

@@ -143,6 +143,15 @@ def test_a_question_that_is_answered_at_the_terminal_is_answered(arena: Arena, c
     assert resumed["data"]["by"] == "terminal"
 
 
+def test_a_text_is_a_command_only_when_its_run_says_so(arena: Arena, client: Client) -> None:
+    session = arena.session("inky")
+    text, command = arena.submit(session, "/status"), arena.submit(session, "/status", command=True)
+    first, second = arena.wait_done(text, command, within=30)
+    assert (first["status"], first["error_code"]) == ("failed", "command_refused")
+    assert b"command not found" in client.recording(command), "the program took it for one"
+    assert second["status"] == "completed"
+
+
 def test_a_question_is_answered_with_words_and_a_second_question_is_another(arena: Arena, client: Client) -> None:
     run = ask(arena, "[[question]]\n[[permission]]")
     wait_asked(arena, run)

@@ -10,8 +10,8 @@ Tables of the profile (`kind = "screen"`), all but `screen.composer.start` optio
   `reading.ComposerRule`.
 * ``[[screen.dialogs]]`` ``name``, ``kind``, ``lines``, ``choice``, ``free``, ``offers`` (key = words), ``top``,
   ``inside``, ``end``, ``at_cursor``: see `reading.DialogRule`; ``keys``: what to type for a choice (default: its key).
-* ``[screen.submit]`` ``key``, ``clear``, ``commands``, ``guard``, ``multiline``, ``placeholders``, ``blind``,
-  ``window_seconds``, ``patience_seconds``: see `injection.InjectionRules`.
+* ``[screen.submit]`` ``key``, ``clear``, ``commands``, ``words``, ``guard``, ``multiline``, ``placeholders``,
+  ``blind``, ``window_seconds``, ``patience_seconds``: see `injection.InjectionRules`.
 * ``[screen.reply]`` ``echo``, ``begin``, ``noise``, ``stop``, ``trim``: see `reply.ReplyRules`.
 * ``[[files]]`` ``path`` (below HOME), ``text``: written before the start unless it is there; ``{cwd}`` and ``{home}``
   are replaced.
@@ -232,6 +232,7 @@ def _injection(table: _Table, patterns: _Patterns) -> InjectionRules:
         submit=table.take("key", str, "\r").encode(),
         clear=table.take("clear", str, "\x15").encode(),
         commands=table.take("commands", str, ""),
+        words=table.texts("words"),
         guard=table.take("guard", str, ""),
         multiline=table.flag("multiline"),
         placeholders=patterns.all(table.texts("placeholders")),

@@ -125,6 +125,10 @@ class StartReason(StrEnum):
     REQUEUED = "requeued"
 
 
+COMMAND = "oah.command"
+"""In a run's metadata: its text may be a command of the agent's program. Submits set it, and nobody else."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunError:
     """Why a run did not complete: a stable code and words for a person."""
@@ -187,6 +191,11 @@ class Run:
     ended_at: datetime | None = None
     heartbeat_at: datetime | None = None
     """The owner row's ``seen_at`` while the run is active."""
+
+    @property
+    def command(self) -> bool:
+        """Whether its text may be a command of the agent's program; else such a text is refused, or given as a text."""
+        return self.metadata.get(COMMAND) is True
 
 
 @dataclass(frozen=True, slots=True)
