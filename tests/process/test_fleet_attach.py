@@ -14,7 +14,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from oah.adapters.embedded.private import end_unused
 from oah.cli.fleet import free_port
 from oah.client import Client
 from oah.core.dialogue.frames import BEARER, SUBPROTOCOL
-from oah.errors import Conflict, Forbidden, NotFound, Unauthorized
+from oah.errors import Conflict, Forbidden, NotFound, Unauthorized, Unavailable
 from oah.testing import profiles
 from oah.testing.fleet import API, Fleet
 from tests.support.viewers import Watcher
@@ -255,6 +255,25 @@ def test_keys_scopes_and_workspaces(fleet: Fleet, client: Client) -> None:
         client.attach(run_id=run)
     assert ended.value.code == "run_not_active"
     assert "transcript" in str(ended.value.hint)
+
+
+def test_a_revoked_key_sees_and_types_no_more(fleet: Fleet, client: Client) -> None:
+    _, run = begin(client, "read x; echo got $x")
+    eventually(lambda: client.run(run)["status"] == "running", within=20)
+    made, other = (client.create_key(name, workspace="default", scopes=["read", "run"]) for name in ("gone", "stays"))
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(Client(fleet.url, key["secret"])) for key in (made, other))
+        writer = stack.enter_context(one.attach(run_id=run, write=True))
+        watched, stays = Watcher(writer), Watcher(stack.enter_context(two.attach(run_id=run)))
+        watched.hears("granted")
+        client.revoke_key(made["id"])
+        assert watched.ends(within=8) == (4401, "the key was revoked")
+        with pytest.raises(Unavailable):
+            writer.type(b"too late\r")
+        after = stack.enter_context(two.attach(run_id=run, write=True))  # nobody's lease stands in the way
+        Watcher(after).hears("granted")
+        after.type(b"the other\r")
+        stays.shows("got the other")
 
 
 def test_the_endpoint_of_a_worker_wants_its_token_and_nobody_shows_it(fleet: Fleet, client: Client) -> None:
