@@ -5,6 +5,7 @@ import os
 from tests.support.real_agents import settle, told
 
 pytest_plugins = [
+    "tests.support.pace",
     "tests.support.servers_redis",
     "tests.support.servers_sql",
     "tests.support.broker_desk",
