@@ -64,7 +64,7 @@ def opened(postgres_server: PostgresServer, model: MockModel) -> Iterator[Arena]
         second = {"OAH_DATA_DIR": f"{directory}/d2"}
         return {"api": everybody, "controller": everybody, FIRST: everybody, SECOND: {**everybody, **second}}
 
-    env = {"OAH_WORKER__PATH": path(*NAMES), "OAH_WORKER__CHECK_PROFILES": "program"}
+    env = {"OAH_WORKER__PATH": path(*NAMES), "OAH_WORKER__CHECK_PROFILES": "program", "OAH_HOME_WAIT_SECONDS": "3"}
     with open_arena(postgres_server, workers=2, slots=3, env=env, own=own) as arena:
         yield arena
 
