@@ -129,7 +129,8 @@ class TurnResult:
     `recording`: blob key of this attempt's asciicast. `dropped_bytes`: output that no consumer saw in time (event
     `output_truncated`). `question`: of a `waiting` turn, and only of that; the agent lives, its recording stays open,
     and everything else is empty: go on with `resume`, or `close`. `delivery`: whether the program was seen to take the
-    input; None where that is not looked at.
+    input; None where that is not looked at. `output_cut`: its screen did not show
+    the beginning of the answer any more; a line of the output says so, and the recording has what was drawn.
     """
 
     status: TurnStatus
@@ -145,6 +146,7 @@ class TurnResult:
     session_ref: str | None = None
     question: Question | None = None
     delivery: Outcome | None = None
+    output_cut: bool = False
 
 
 class Agent(Protocol):

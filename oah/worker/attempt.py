@@ -212,6 +212,8 @@ class Attempts:
             self._context.telemetry.count("oah_output_truncated_total", what="buffer")
         if result.output_blob is not None:
             self._context.telemetry.count("oah_output_truncated_total", what="result")
+        if result.output_cut:
+            self._context.telemetry.count("oah_output_truncated_total", what="screen")
 
     def _ending(
         self, assignment: Assignment, result: TurnResult, agent: Agent | None, kind: str, begun: float
@@ -237,6 +239,7 @@ class Attempts:
             exit_code=result.exit_code,
             error=error,
             recording_blob=result.recording,
+            output_cut=result.output_cut,
             **self._openings.facts(assignment, result, kind),
         )
         settlement = Settlement(assignment.fence, outcome, keep_owner=agent is not None)

@@ -68,6 +68,16 @@ def test_the_reply_is_what_the_driver_has_read(name: str) -> None:
         assert folded(seen.reply) == folded(said)
 
 
+@talks
+def test_a_reply_that_is_not_whole_says_so(name: str) -> None:
+    """On a program's other screen nothing that scrolls away is kept."""
+    recorded = recording(name)
+    for seen in Replay(recorded).turns:
+        words = [folded(part) for part in foretold(recorded.texts[seen.number - 1])]
+        whole = all(word in folded(seen.reply) for word in words)
+        assert seen.cut is not whole, (seen.number, seen.reply)
+
+
 # --- programs that have changed ---
 
 _FRAMES = str.maketrans(dict.fromkeys("─▄▀┃╹", "="))

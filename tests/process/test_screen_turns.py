@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from oah.adapters.pty.screen_agent import ScreenAgent
+from oah.core.dialogue.reply import CUT
 from oah.core.model.delivery import Outcome
 from oah.core.model.question import Choice
 from oah.core.model.timeout import TimeoutReason
@@ -295,6 +296,21 @@ def test_a_cancel_of_a_program_that_ignores_keys_kills_it(desk: Bench, path: Pat
     assert (result.status, result.tree_empty) == (CANCELLED, True)
     assert time.monotonic() - begun < 5
     assert napping(7501) == []
+
+
+def test_a_reply_that_has_scrolled_off_the_other_screen_says_so(desk: Bench, path: Path) -> None:
+    inky = Inky(desk, path, alternate=True)
+    short = inky.turn("[[say all of it]]")
+    assert (short.output, short.output_cut) == ("all of it", False)
+    result = inky.turn("[[lines 60]]")
+    assert result.status is DONE and result.output_cut
+    first, *rest = result.output.splitlines()
+    assert first == CUT
+    assert rest[-1].strip() == "line 59 of a long answer" and "line 0 " not in result.output
+    assert result.recording is not None
+    recording = (desk.blobs.get(result.recording) or b"").decode()
+    assert all(f"line {n} of a long answer" in recording for n in range(60)), "the recording has all that was drawn"
+    assert not inky.turn("[[say and on]]").output_cut
 
 
 # --- questions ---

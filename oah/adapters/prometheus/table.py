@@ -126,8 +126,8 @@ _RUNS = (
     _counter("oah_terminal_skipped_bytes_total", "Terminal output that was left out for slow viewers"),
     _counter(
         "oah_output_truncated_total",
-        "Output cut at its bound",
-        what=_of("buffer", "result"),
+        "Output cut at its bound, or by a screen",
+        what=_of("buffer", "result", "screen"),
     ),
 )
 

@@ -20,7 +20,7 @@ from oah.core.dialogue.live import GrowingReply
 from oah.core.dialogue.place import Place, place
 from oah.core.dialogue.progress import ScreenProgress
 from oah.core.dialogue.reading import Condition, Dialog, Reading, read, stands, unknown
-from oah.core.dialogue.reply import reply
+from oah.core.dialogue.reply import CUT, is_cut, reply
 from oah.core.dialogue.screen import Screen
 from oah.core.model.delivery import Outcome
 from oah.core.model.question import Question
@@ -54,6 +54,8 @@ class Course:
         self.question: Question | None = None
         self.over = False
         """The program waits for its next text."""
+        self.cut = False
+        """Of the reply only the end could be read."""
         self._speech = speech
         self._dialog: Dialog | None = None
         self._asked_at = -1
@@ -337,11 +339,14 @@ class Course:
 
     def finish(self) -> None:
         """The answer as it stands, exactly; an interrupted program's composer is emptied, or the program ended."""
-        text = self._reply(self.screen.look()) if self._text else ""
+        screen = self.screen.look()
+        text = self._reply(screen) if self._text else ""
         if not text and not self.over:
             text = self._latest
         if text != self._before:
-            self.hearing.keep(text)
+            rules = self.screen.rules
+            self.cut = is_cut(screen, self._text, rules.reply, rules.screen.composer, mark=self._mark)
+            self.hearing.keep(f"{CUT}\n{text}" if self.cut else text)
             self.hearing.show(self._growing.end(text))
         if self.over and self.watch.cancelled and not self.watch.killed and not clear(self.screen):
             self.over = False

@@ -223,7 +223,8 @@ class ScreenAgent(PtyAgent):
         self.screen.drain(DRAIN_SECONDS)
 
     def _concluded(self, course: Course, facts: Facts) -> TurnResult:
-        result = replace(self.conclude(course.watch, course.hearing, facts), delivery=course.delivery)
+        result = self.conclude(course.watch, course.hearing, facts)
+        result = replace(result, delivery=course.delivery, output_cut=course.cut)
         if self.speech.loose:  # or the next run would be given what was said to this one
             result = replace(result, keep_warm=False)
         self._idle = result.keep_warm

@@ -286,6 +286,8 @@ def _settle_row(settlement: Settlement) -> SettleRow:
     code = None if outcome.error is None else cleaned(outcome.error.code)
     message = None if outcome.error is None else cleaned(outcome.error.message)
     data: dict[str, Any] = {} if outcome.exit_code is None else {"exit_code": outcome.exit_code}
+    if outcome.output_cut:
+        data["output_cut"] = True
     if code is not None:
         data["error"] = {"code": code, "message": message}
     return SettleRow(

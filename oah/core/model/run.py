@@ -255,6 +255,8 @@ class Outcome:
     """What the attempt had for a home."""
     home: SessionHome | None = None
     """Where the session's home is now, where that has changed; None: unchanged."""
+    output_cut: bool = False
+    """The beginning of the answer had scrolled off the program's screen; the end event says so."""
 
 
 PRIORITY = (ReadyClass.RESUME, ReadyClass.INTERACTIVE, ReadyClass.SUBAGENT, ReadyClass.BACKGROUND, ReadyClass.SUSPECT)
