@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,6 +23,8 @@ from oah.errors import AgentError
 from tests.unit.test_homes import session
 
 BRANCH = "oah/ses_1"
+# Only root can give agents another user; everybody else takes the same path with his own.
+UID, GID = (65534, 65534) if os.getuid() == 0 else (os.getuid(), os.getgid())
 
 
 def git(at: Path, *words: str) -> str:
@@ -154,6 +159,47 @@ def test_work_is_never_removed(trees: GitWorktrees, repo: Path, tmp_path: Path) 
     assert git(repo, "worktree", "list", "--porcelain").count("worktree ") == 1
 
 
+@pytest.fixture
+def passable() -> Iterator[Path]:
+    """A directory that every user may pass through."""
+    at = Path(tempfile.mkdtemp(dir="/tmp"))
+    at.chmod(0o711)
+    yield at
+    shutil.rmtree(at)
+
+
+def test_git_works_as_the_user_of_agents(passable: Path) -> None:
+    repo, work = passable / "repos" / "one", passable / "work"
+    repo.mkdir(parents=True)
+    work.mkdir()
+    git(repo, "init", "-q", "-b", "main")
+    commit(repo, "first")
+    for path in (repo, *repo.rglob("*")):
+        os.chown(path, UID, GID)
+    trees = GitWorktrees(allowed=(repo.parent,), path=os.environ["PATH"], uid=UID, gid=GID)
+    trees.ready(work / "ses_1", "ses_1", Worktree(repo=str(repo)))
+    assert (work / "ses_1" / "first").stat().st_uid == UID
+    left = DirectoryLeftovers(passable / "homes", work, trees)
+    assert lap(left) == {"ses_1"} and left.remove(SessionId("ses_1"))
+    left.clear()
+    assert os.listdir(work) == []
+    assert not list((repo / ".git" / "worktrees").glob("*")) and not list((repo / ".git").rglob("oah/*"))
+    if os.getuid() != UID:
+        for path in (repo, *repo.rglob("*")):
+            os.chown(path, 0, 0)
+        assert code(trees, work / "ses_2", Worktree(repo=str(repo))) == "worktree_failed", "it may not write there"
+        assert os.listdir(work) == []
+
+
+def test_submodules_are_work(trees: GitWorktrees, repo: Path, tmp_path: Path) -> None:
+    at = tmp_path / "ses_1"
+    trees.ready(at, "ses_1", Worktree(repo=str(repo)))
+    git(at, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(repo), "inner")
+    git(at, "commit", "-q", "-m", "inner")
+    assert "submodules" in (trees.remove(at) or "")
+    assert (at / "inner" / "first").exists()
+
+
 def test_a_home_gives_a_worktree_as_working_directory(trees: GitWorktrees, repo: Path, tmp_path: Path) -> None:
     directories = HomeDirectories(own=tmp_path / "homes", work=tmp_path / "work", worktrees=trees)
     homes = DirectoryHomes(directories, DirectoryBlobs(tmp_path / "b"), host="a")
@@ -236,6 +282,7 @@ def test_a_worktree_with_work_stays_and_its_home_too(trees: GitWorktrees, repo: 
     assert (work / "ses_1" / "draft").exists() and noted(work / "ses_1") is not None
     (work / "ses_1" / "draft").unlink()
     assert at.remove(SessionId("ses_1"))
+    at.clear()
     assert os.listdir(work) == []
 
 

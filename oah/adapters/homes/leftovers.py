@@ -7,14 +7,13 @@ import logging
 import os
 import re
 import secrets
-import stat
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from oah.adapters.homes.worktree import GitWorktrees, noted
+from oah.adapters.homes.worktree import GONE, GitWorktrees, noted, set_aside
 from oah.core.model.ids import SessionId
 from oah.ports.homes import Leftover
 
@@ -22,7 +21,6 @@ log = logging.getLogger(__name__)
 AT_ONCE = 20_000
 """Files that one pass removes at most: a program's caches are large, and the disk has others to serve."""
 _SESSION = re.compile(r"ses_[A-Za-z0-9]{1,64}\Z")
-_GONE = ".gone-"
 _DEEP = 64
 
 
@@ -41,7 +39,7 @@ class DirectoryLeftovers:
         """See ports.homes.Leftovers."""
         left = AT_ONCE
         for root in (self.work, *_folders(self.homes)):
-            for path in _below(root, lambda name: name.startswith(_GONE)):
+            for path in _below(root, lambda name: name.startswith(GONE)):
                 with contextlib.suppress(OSError):
                     left = _remove_tree(path, left)
                 if left <= 0:
@@ -61,7 +59,7 @@ class DirectoryLeftovers:
         if not _is_session(session_id):
             return False
         work, home = self.work / session_id, self._homes.get(session_id)
-        done = _is_folder(work)
+        done = False
         if noted(work) is not None:
             why = self.worktrees.remove(work)
             if why is not None:
@@ -91,13 +89,6 @@ def _is_session(name: str) -> bool:
     return _SESSION.match(name) is not None
 
 
-def _is_folder(path: Path) -> bool:
-    try:
-        return stat.S_ISDIR(path.lstat().st_mode)
-    except OSError:
-        return False
-
-
 def _below(root: Path, wanted: object) -> Iterator[Path]:
     assert callable(wanted)
     with contextlib.suppress(OSError), os.scandir(root) as entries:
@@ -111,15 +102,11 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _set_aside(path: Path) -> bool:
-    """At once for everybody; it is cleared later. Beside it, so on the same disk."""
-    if not _is_folder(path):
-        return False
     try:
-        path.rename(path.with_name(f"{_GONE}{path.name}-{secrets.token_hex(4)}"))
+        return set_aside(path) is not None
     except OSError as error:
         log.warning("%s cannot be removed: %s", path, error)
         return False
-    return True
 
 
 def _remove_tree(path: Path, budget: int) -> int:

@@ -11,8 +11,10 @@ import contextlib
 import json
 import logging
 import os
+import secrets
 import shutil
 import signal
+import stat
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ from oah.errors import AgentError
 
 log = logging.getLogger(__name__)
 BRANCH = "oah/{session}"
+GONE = ".gone-"
+"""Begins the names of directories that are to be cleared."""
 _SAID = 600
 _OPTIONS = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "safe.directory=*")
 
@@ -83,20 +87,28 @@ class GitWorktrees:
         note = noted(at)
         if note is None or not note.made:
             return self._remove_half_made(at, note)
-        repo = Path(note.repo)
         try:
-            if at.is_dir():
-                why = self._work_in(at)
-                if why is not None:
-                    return why
-                with contextlib.suppress(_GitFailed):
-                    self._git(repo, "worktree", "unlock", str(at))
-                self._git(repo, "worktree", "remove", str(at))
-            self._drop_branch(repo, note.branch)
+            why = self._work_in(at) if at.is_dir() else None
+            if why is not None:
+                return why
+            self._give_up(at, Path(note.repo))
+            self._drop_branch(Path(note.repo), note.branch)
         except (_GitFailed, OSError) as error:
             return f"git says: {error}"
         _note_path(at).unlink(missing_ok=True)
         return None
+
+    def _give_up(self, at: Path, repo: Path) -> None:
+        """Set aside, for whoever clears it, then forgotten by git: as the user of agents it could empty the directory,
+        and not remove it."""
+        gone = set_aside(at)
+        try:
+            self._git(repo, "worktree", "remove", "-f", "-f", str(at))
+        except _GitFailed:
+            if gone is not None:
+                gone.rename(at)
+                raise
+            log.info("%s is not known to %s", at, repo)
 
     # -- making -----------------------------------------------------------------------------------------------------
 
@@ -142,9 +154,9 @@ class GitWorktrees:
             raise AgentError(f"no worktree of {repo}: {error}", code="worktree_failed") from error
 
     def _undo(self, at: Path, repo: Path, made: tuple[str, str] | None) -> None:
+        shutil.rmtree(at, ignore_errors=True)
         with contextlib.suppress(_GitFailed):
             self._git(repo, "worktree", "remove", "-f", "-f", str(at))
-        shutil.rmtree(at, ignore_errors=True)
         if made is not None:
             with contextlib.suppress(_GitFailed):
                 self._git(repo, "update-ref", "-d", f"refs/heads/{made[0]}", made[1])
@@ -160,9 +172,9 @@ class GitWorktrees:
     def _remove_half_made(self, at: Path, note: Note | None) -> str | None:
         if note is None:
             return "it is no worktree"
+        shutil.rmtree(at, ignore_errors=True)
         with contextlib.suppress(_GitFailed, OSError):
             self._git(Path(note.repo), "worktree", "remove", "-f", "-f", str(at))
-        shutil.rmtree(at, ignore_errors=True)
         _note_path(at).unlink(missing_ok=True)
         return None
 
@@ -171,6 +183,9 @@ class GitWorktrees:
             return "there are changes that are not committed"
         if not self._git(at, "for-each-ref", "--count=1", "--contains", "HEAD"):
             return "there are commits on no branch"
+        own = Path(self._git(at, "rev-parse", "--path-format=absolute", "--git-path", "modules"))
+        if own.is_dir() and any(own.iterdir()):
+            return "there are submodules, which may have commits of their own"
         return None
 
     def _drop_branch(self, repo: Path, branch: str) -> None:
@@ -232,6 +247,19 @@ def _call(
         said = err.decode("utf-8", "replace").strip()
         raise _GitFailed(said[-_SAID:] or f"exit status {process.returncode}")
     return out.decode("utf-8", "surrogateescape").strip()
+
+
+def set_aside(path: Path) -> Path | None:
+    """At once for everybody, beside it and so on the same disk; it is cleared later. None: there is no directory.
+    Raises OSError."""
+    try:
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            return None
+    except FileNotFoundError:
+        return None
+    gone = path.with_name(f"{GONE}{path.name}-{secrets.token_hex(4)}")
+    path.rename(gone)
+    return gone
 
 
 # -- notes ------------------------------------------------------------------------------------------------------------
