@@ -2,8 +2,8 @@
 
 The answers that are no start are put right in Redis at once: an owner that SQL names gets its lease back, a held
 session is held, a suspect without a place waits in its class, one whose home is elsewhere waits for that host, a
-session with nothing eligible becomes idle (unless a run was heard of meanwhile). If Redis does not answer, the sessions stay leased and unlisted: the next renewal returns
-them.
+session with nothing eligible becomes idle (unless a run was heard of meanwhile). If Redis does not answer, the sessions
+stay leased and unlisted: the next renewal returns them.
 """
 
 from __future__ import annotations
