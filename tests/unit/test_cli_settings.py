@@ -18,8 +18,8 @@ from oah.errors import InvalidRequest
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("OAH_API_URL", "OAH_API_KEY", "OAH_DATA_DIR", "OAH_CONFIG", "OAH_WORKER", "OAH_WORKER__SLOTS"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("OAH_")]:
+        monkeypatch.delenv(name)
 
 
 def _admin_key(tmp_path) -> None:
