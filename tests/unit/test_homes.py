@@ -195,7 +195,7 @@ def test_what_is_stored_of_a_home_is_read_again() -> None:
 
 def test_files_directories_and_links_of_a_home_are_packed_and_nothing_that_can_be_done_without(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    for name in (".cache/x", "node_modules/y", "sub/deep/z", "skip.me"):
+    for name in (".cache/x", "node_modules/y", "sub/deep/z", "skip.me", "tmp/passing", ".agent/tmp/talk"):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(name)
     (home / "sub" / "tool").write_text("#!")
@@ -207,7 +207,8 @@ def test_files_directories_and_links_of_a_home_are_packed_and_nothing_that_can_b
     write(str(target), "what was there before")
     unpack(data, target, uid=None, gid=None)
     found = sorted(str(path.relative_to(target)) for path in target.rglob("*"))
-    assert found == ["link", "sub", "sub/deep", "sub/deep/z", "sub/tool"]
+    kept = [".agent", ".agent/tmp", ".agent/tmp/talk"]
+    assert found == [*kept, "link", "sub", "sub/deep", "sub/deep/z", "sub/tool"]
     assert (target / "link").read_text() == "sub/deep/z"
     assert os.access(target / "sub" / "tool", os.X_OK)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".target")]

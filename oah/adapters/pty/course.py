@@ -201,7 +201,7 @@ class Course:
             self.watch.progressed()
         self._speak(screen, reading)
         self._state, verdict = turn.judge(
-            self._state, reading, answered=answered, now=time.monotonic(), rules=self.screen.rules.turn
+            self._state, reading, answered=answered, now=self.screen.heard_at, rules=self.screen.rules.turn
         )
         return verdict
 

@@ -118,9 +118,11 @@ class ScreenAgent(PtyAgent):
         return place(screen.read(), quiet=screen.quiet, settle=turn.settle, rules=turn, blind=blind)
 
     def _is_released(self, screen: ScreenTerminal, waited: timedelta) -> bool:
-        """A start that no rule recognises counts as ready one day; what it shows is asked about in the first turn."""
-        quiet = screen.quiet >= self.rules.turn.settle.total_seconds()
-        return quiet and waited >= self.rules.release and screen.read().condition is Condition.UNRECOGNISED
+        """A start that no rule recognises counts as ready one day; what it shows is asked about in the first turn. One
+        that shows nothing has not begun."""
+        if waited < self.rules.release or screen.quiet < self.rules.turn.settle.total_seconds():
+            return False
+        return screen.read().condition is Condition.UNRECOGNISED and bool(screen.look().text.strip())
 
     def _check_start(self, screen: ScreenTerminal, *, gone: bool, blocked: bool) -> None:
         """Raises when it can never be ready."""
