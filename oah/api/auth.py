@@ -31,6 +31,8 @@ from oah.settings import AuthMode
 REMEMBERED_SECONDS = 2.0
 """How long a key is believed without asking SQL: a key revoked in another process works that much longer."""
 REMEMBERED_KEYS = 10_000
+KEY_CHECK = 2.0
+"""Seconds after which those who stay (viewers, streams) have their keys looked at again."""
 
 PROTECTED = "/v1"
 NO_WORKSPACE = WorkspaceId("-")

@@ -15,6 +15,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from oah.api.auth import KEY_CHECK
 from oah.api.context import ApiContext
 from oah.api.rooms import Room, Rooms
 from oah.core.dialogue.frames import LONGEST_INPUT, PIECE, Frame, Note, Output, decoded, encoded
@@ -35,8 +36,6 @@ CHECK = 2.0
 SOON = 0.2
 """And at first: a run's end is recorded a moment after its terminal has gone."""
 SNAPSHOT_PAUSE = 0.2
-KEY_CHECK = 2.0
-"""Seconds between looks at the key: a revoked one ends within this and as long as it is believed (`auth`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
