@@ -21,7 +21,7 @@ from tests.support.real_agents import few, housed, path
 from tests.support.servers_redis import RealServer
 from tests.support.servers_sql import PostgresServer
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 NAMES = few()
 FIRST, SECOND = "worker-1", "worker-2"
@@ -89,7 +89,7 @@ def test_killed_in_the_middle_it_goes_on_elsewhere_or_says_why_not(arena: Arena,
     sessions = {mode: arena.session(f"{name}-{mode}", env=env) for mode in MODES}
     words, marks = ({mode: secrets.token_hex(6) for mode in MODES} for _ in range(2))
     begun = [arena.submit(session, f"remember {words[mode]}") for mode, session in sessions.items()]
-    assert [row["status"] for row in arena.wait_done(*begun, within=120)] == ["completed"] * 3, arena.story(*begun)
+    assert [row["status"] for row in arena.wait_done(*begun, within=240)] == ["completed"] * 3, arena.story(*begun)
 
     model.hold(*marks.values())
     killed = {mode: arena.submit(session, f"go on {marks[mode]}") for mode, session in sessions.items()}
