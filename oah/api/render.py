@@ -288,6 +288,7 @@ def workspace_document(workspace: Workspace) -> Document:
         "recovery_strategy": workspace.recovery_strategy,
         "recovery_max_attempts": workspace.recovery_max_attempts,
         "answers": [dict(rule) for rule in workspace.answers],
+        "worktree": None if workspace.worktree is None else workspace.worktree.document(),
         "created_at": moment(workspace.created_at),
     }
 

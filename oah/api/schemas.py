@@ -214,6 +214,7 @@ class WorkspaceChanges(Body):
     recovery_strategy: Strategy | None = None
     recovery_max_attempts: int | None = None
     answers: list[dict[str, Any]] | None = None
+    worktree: WorktreeBody | None = None
 
 
 class KeyBody(Body):

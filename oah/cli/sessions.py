@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from oah.cli.arguments import PAIR, given, limit_option, workspace_option
+from oah.cli.arguments import PAIR, WORKTREE, given, limit_option, workspace_option
 from oah.cli.attach import attach_session
 from oah.cli.connection import Connection, pass_connection
 from oah.cli.output import Document, age, emit_json, field, json_option, listing, showing
@@ -36,7 +36,7 @@ session.add_command(attach_session)
 @click.option("--pool", help="Workers of which pool serve it.")
 @click.option("--title", help="What people see.")
 @click.option("--cwd", help="Working directory of the agent.")
-@click.option("--worktree", metavar="REPO[@REF]", help="Make it a git worktree of this repository of the workers.")
+@click.option("--worktree", type=WORKTREE, help="Make it a git worktree of this repository of the workers.")
 @click.option("--env", type=PAIR, multiple=True, help="Environment of the agent; repeatable.")
 @click.option(
     "--secret", type=PAIR, multiple=True, help="VARIABLE=NAME of a secret that the worker knows, for --env; repeatable."
@@ -53,14 +53,14 @@ def create(
     env: tuple[tuple[str, str], ...],
     secret: tuple[tuple[str, str], ...],
     label: tuple[tuple[str, str], ...],
-    worktree: str | None,
+    worktree: dict[str, str] | None,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Open a session and print its id."""
     values = {**dict(env), **{variable: {"secret": name} for variable, name in secret}}
-    tree = None if worktree is None else _worktree(worktree)
-    made = connection.client.create_session(agent, **given(env=values, labels=dict(label), worktree=tree, **options))
+    options["worktree"] = worktree
+    made = connection.client.create_session(agent, **given(env=values, labels=dict(label), **options))
     if as_json:
         emit_json(made)
     else:
@@ -131,12 +131,6 @@ def pause(connection: Connection, /, session_id: str, *, as_json: bool) -> None:
 def resume(connection: Connection, /, session_id: str, *, unkillable: bool, as_json: bool) -> None:
     """Let a paused session start its runs again."""
     _report(connection.client.resume_session(session_id, **given(unkillable=unkillable or None)), as_json=as_json)
-
-
-def _worktree(text: str) -> dict[str, str]:
-    """``REPO[@REF]``: an ``@`` within the path needs a REF behind it."""
-    repo, at, ref = text.rpartition("@")
-    return {"repo": repo, "ref": ref} if at and repo else {"repo": text}
 
 
 def _report(item: Any, *, as_json: bool) -> None:

@@ -62,8 +62,13 @@ def create(
         {"title": asked.title, "cwd": asked.cwd, "env": asked.env, "labels": asked.labels, "metadata": asked.metadata},
         rules,
     )
-    if asked.worktree is not None:
-        _check_worktree(asked.worktree, asked.cwd)
+    worktree = asked.worktree
+    if worktree is None and asked.cwd is None:
+        worktree = store.workspace(asked.workspace_id).worktree
+    elif worktree is not None:
+        if asked.cwd is not None:
+            raise InvalidRequest("a session has a cwd or a worktree, not both")
+        check_worktree(worktree)
     return store.create_session(
         Session(
             id=SessionId(ids.new("ses")),
@@ -71,16 +76,14 @@ def create(
             lane=lane,
             state=SessionState.OPEN,
             created_at=clock.now(),
-            worktree=asked.worktree,
+            worktree=worktree,
             **changes,
         )
     )
 
 
-def _check_worktree(worktree: Worktree, cwd: str | None) -> None:
-    """Whether it may be made is for the worker to judge: only it sees the repository."""
-    if cwd is not None:
-        raise InvalidRequest("a session has a cwd or a worktree, not both")
+def check_worktree(worktree: Worktree) -> None:
+    """Whether it may be made is for the worker to judge: only it sees the repository. Raises InvalidRequest."""
     admission.clean(worktree.repo, what="worktree.repo", limit=4096, empty=False)
     if not worktree.repo.startswith("/"):
         raise InvalidRequest("worktree.repo must be an absolute path")

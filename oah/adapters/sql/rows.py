@@ -42,7 +42,7 @@ SESSION_COLUMNS = (
 )  # fmt: skip
 WORKSPACE_COLUMNS = (
     "id", "name", "created_at", "weight", "max_active_runs", "max_queued_runs", "recovery_strategy",
-    "recovery_max_attempts", "answers",
+    "recovery_max_attempts", "answers", "worktree",
 )  # fmt: skip
 KEY_COLUMNS = ("id", "name", "workspace_id", "scopes", "created_at", "expires_at", "revoked_at")
 EVENT_COLUMNS = ("session_id", "number", "run_id", "attempt", "type", "data", "at")
@@ -180,7 +180,7 @@ def session_of(row: Sequence[Any]) -> Session:
 
 def workspace_of(row: Sequence[Any]) -> Workspace:
     """A row in the order of WORKSPACE_COLUMNS."""
-    workspace_id, name, created, weight, active, queued, strategy, max_attempts, answers = row
+    workspace_id, name, created, weight, active, queued, strategy, max_attempts, answers, worktree = row
     known = RecoveryStrategy(strategy) if strategy in set(RecoveryStrategy) else None
     return Workspace(
         id=WorkspaceId(workspace_id),
@@ -192,6 +192,7 @@ def workspace_of(row: Sequence[Any]) -> Workspace:
         recovery_strategy=known,
         recovery_max_attempts=max_attempts,
         answers=tuple(parsed(answers) or ()),
+        worktree=worktree_of(parsed(worktree)),
     )
 
 

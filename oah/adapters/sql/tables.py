@@ -57,6 +57,7 @@ workspaces = Table(
     Column("recovery_max_attempts", Integer),
     # Which questions of agents a rule answers; null: none.
     Column("answers", Json),
+    Column("worktree", Json),
 )
 
 # How many runs of a workspace are queued, in parts: each process adds to a part of its own, so that a submit and a
