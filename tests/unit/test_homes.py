@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,6 +83,13 @@ def test_a_host_that_lost_its_disk_has_lost_its_homes(hosts: Hosts) -> None:
     state = hosts.host("a").place(session(), LOCAL).state
     (hosts.root / "a").rename(hosts.root / "gone")
     assert hosts.host("a").place(session(state), LOCAL).lost == "home_lost"
+
+
+def test_workers_that_start_together_agree_on_the_mark(hosts: Hosts) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        marks = set(pool.map(lambda _: hosts.host("a").mark(), range(32)))
+    assert len(marks) == 1 and "" not in marks
+    assert [path.name for path in (hosts.root / "a" / "homes").iterdir()] == [".mark"]
 
 
 def test_a_shared_home_is_found_by_all_who_mount_it(hosts: Hosts) -> None:

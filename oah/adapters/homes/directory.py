@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import secrets
 import socket
 import tarfile
@@ -164,11 +165,17 @@ class DirectoryHomes:
         if found is None:
             self._make(root)
             path = root / ".mark"
-            with contextlib.suppress(FileExistsError), path.open("x", encoding="ascii") as file:
-                file.write(secrets.token_hex(8))
-            found = path.read_text(encoding="ascii").strip()
-            if found:  # another worker may be writing it now
-                self._marks[root] = found
+            if not path.exists():
+                own = path.with_name(f".mark-{secrets.token_hex(4)}")
+                own.write_text(secrets.token_hex(8), encoding="ascii")
+                try:
+                    os.link(own, path)  # whole, and the first one's
+                except FileExistsError:
+                    pass
+                except OSError:  # a volume without links
+                    own.replace(path)
+                own.unlink(missing_ok=True)
+            found = self._marks[root] = path.read_text(encoding="ascii").strip()
         return found
 
     def _make(self, folder: Path) -> None:
