@@ -44,7 +44,11 @@ SECONDS: dict[str, int] = {
     "process/test_up_fleet.py": 20,
     "process/test_fleet_leaders.py": 20,
     "process/test_screen_corpus.py": 20,
-    "architecture/test_failures.py": 14,
+    "golden/test_talks.py": 20,
+    "contract/test_store_letters.py": 18,
+    "model/test_store_machine.py": 15,
+    "contract/test_store_limits.py": 12,
+    "architecture/test_imports.py": 12,
 }
 FOLDERS = {"chaos": 15, "process": 10, "integration": 4, "model": 4, "contract": 3, "golden": 3}
 
