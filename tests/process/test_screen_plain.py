@@ -11,6 +11,7 @@ import pytest
 from oah.adapters.pty.agents import PtyAgent
 from oah.core.model.delivery import Outcome
 from oah.ports.agent import TurnStatus
+from tests.support import eventually
 from tests.support.real_agents import node
 from tests.support.terminals import Bench, bench
 
@@ -45,7 +46,7 @@ _PROGRAMS = {
     "sqlite": ('["sqlite3"]', r"^sqlite> ?(.*)$"),
     "repl": ('["{python}", "-c", "import code; code.interact(\'\')"]', r"^>>> ?(.*)$"),
     "cat": ('["cat"]', "^(.*)$"),
-    "sink": ('["sh", "-c", "stty -echo; cat >/dev/null"]', "^(.*)$"),
+    "sink": ('["sh", "-c", "stty -echo; cat >swallowed"]', "^(.*)$"),
 }
 
 
@@ -119,6 +120,8 @@ def test_a_sink_is_unverified_once(desk: Bench) -> None:
     result = desk.turn(agent, "hello")
     assert (result.status, result.delivery, result.output) == (DONE, Outcome.UNVERIFIED, "")
     assert time.monotonic() - begun < 8
+    swallowed = desk.directory / "swallowed"
+    eventually(lambda: swallowed.read_text() == "hello\n", what="it was given once")
 
 
 @pytest.mark.parametrize("size", [255, 1023, 1024, 4095])
