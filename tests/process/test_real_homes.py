@@ -21,7 +21,7 @@ from tests.support.real_agents import few, housed, path
 from tests.support.servers_redis import RealServer
 from tests.support.servers_sql import PostgresServer
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 NAMES = few()
 FIRST, SECOND = "worker-1", "worker-2"
@@ -100,7 +100,7 @@ def test_killed_in_the_middle_it_goes_on_elsewhere_or_says_why_not(arena: Arena,
     arena.only(SECOND)
     before = len(model.asked)
     model.let_go()
-    rows = arena.wait_done(*killed.values(), within=180)
+    rows = arena.wait_done(*killed.values(), within=400)
     assert [row["status"] for row in rows] == ["completed"] * 3, arena.story(*killed.values())
 
     for mode, row in zip(MODES, rows, strict=True):
