@@ -371,6 +371,7 @@ def test_somebody_who_answers_at_the_terminal_is_enough(desk: Bench, path: Path)
     inky.turn("[[permission]]")
     inky.agent.running.terminal.write(b"2", timedelta(seconds=1))
     eventually(lambda: any(each.get("dialog") for each in inky.submits), what="the dialog is answered")
+    eventually(lambda: "Do you want to proceed" not in inky.agent.snapshot().text, what="and its screen says so")
     result = inky.resume("1")
     assert (result.status, result.output) == (DONE, "answered 2")
     assert [each["text"] for each in inky.submits if each.get("dialog")] == ["2"], "1 was not typed"
