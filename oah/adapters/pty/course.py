@@ -102,11 +102,15 @@ class Course:
             self.screen.pump(SLICE)
 
     def _is_still_empty(self) -> bool:
-        """Keys that a person pressed a moment ago may not be shown yet."""
-        while self.screen.keys_unseen and self.screen.pump(_KEY_PAUSE):
-            pass
+        self._see_keys()
         composer = self.screen.read().composer
         return not (self.screen.terminal.draft if composer is None else composer.draft)
+
+    def _see_keys(self) -> None:
+        """Take what waits; keys that a person pressed a moment ago may not be shown yet."""
+        self.screen.catch_up()
+        while self.screen.keys_unseen and self.screen.pump(_KEY_PAUSE):
+            pass
 
     def _give_now(self) -> None:
         rules, screen = self.screen.rules, self.screen.look()
@@ -257,7 +261,7 @@ class Course:
         """Type the answer to the question, unless somebody has given it at the terminal. Raises AgentError."""
         question = self.question
         typed = self._typing(question, text) if question is not None else None
-        self.screen.catch_up()
+        self._see_keys()
         if typed is not None and self.asks():
             self._type(typed)
         else:

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from oah.adapters.sql.columns import Json, Moment
-from oah.core.model.run import RunClass
+from oah.core.model.run import RunClass, StopReason
 
 metadata = MetaData(
     naming_convention={
@@ -42,6 +42,9 @@ ENDED = "status IN ('completed', 'failed', 'cancelled', 'timed_out')"
 LATEST = "status = 'queued' AND start_by IS NOT NULL"
 DEADLINE = "status = 'queued' AND deadline_at IS NOT NULL"
 CLOSED = "state = 'closed'"
+LIMITS_OF_ONE_ATTEMPT = tuple(each.value for each in StopReason if each.of_one_attempt)
+"""Stop reasons that go with the attempt, and are nobody's wish about the run."""
+LIMIT_OF_ONE_ATTEMPT = "stop_reason IN (" + ", ".join(f"'{each}'" for each in LIMITS_OF_ONE_ATTEMPT) + ")"
 OPEN_STEP = "ended_at IS NULL AND deadline_at IS NOT NULL"
 
 workspaces = Table(
