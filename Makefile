@@ -51,11 +51,12 @@ demo: $(RUN_OK) ## The main job on this machine: queues, terminals, a worker kil
 test: $(DEV_OK) ## Set-up and the whole test suite (ARGS="tests/unit -x" narrows it)
 	@$(VENV)/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
-agents: $(DEV_OK) ## Install the real agent programs that tests can drive (AGENTS="qwen pi" for some), below OAH_AGENTS_DIR
+agents: $(DEV_OK) ## Install the real agent programs that tests can drive (AGENTS="qwen pi" for some, quick for those of make test), below OAH_AGENTS_DIR
 	@$(VENV)/bin/python -m tests.support.real_agents $(AGENTS)
 
-test-agents: $(DEV_OK) ## Drive all of them through the queue, not only those that install quickly (AGENTS="qwen pi" for some)
-	@OAH_TEST_AGENTS="$(or $(AGENTS),all)" $(VENV)/bin/python -m pytest tests/process/test_real_agents.py tests/golden $(ARGS)
+test-agents: $(DEV_OK) ## Drive all of them through the queue, and terminals with all that is dear (AGENTS="qwen pi" for some)
+	@OAH_TEST_AGENTS="$(or $(AGENTS),all)" OAH_TEST_FULL=1 $(VENV)/bin/python -m pytest tests/process/test_real_agents.py \
+	  tests/process/test_real_homes.py tests/process/test_terminal_leaks.py tests/process/test_terminal_scenarios.py tests/golden $(ARGS)
 
 chaos: $(DEV_OK) ## Stores and processes fail by seed, a judge looks for what is lost or doubled (SEEDS=10 SECONDS=60, or SEED=7)
 	@$(VENV)/bin/python -m tests.support.chaos $(or $(SEED),$(FIRST)) $(if $(SEED),1,$(SEEDS)) $(SECONDS) $(KEEP)

@@ -77,6 +77,10 @@ class WorkerSettings(Section):
     a version that their rules were not made for (``version``)."""
     path: str | None = None
     """PATH of agents; None: the usual directories of a system. A session's environment may say otherwise."""
+    repositories: tuple[Path, ...] = ()
+    """Directories of which the git repositories may be given to sessions as worktrees; none: no worktrees."""
+    git_seconds: float = Field(default=120, gt=0)
+    """Longest that one call of git may take."""
     agent_uid: int | None = None
     agent_gid: int | None = None
 
@@ -129,6 +133,8 @@ class RetentionSettings(Section):
 
     events_days: float = Field(default=14, ge=0)
     recordings_days: float = Field(default=14, ge=0)
+    homes_days: float = Field(default=7, ge=0)
+    """Homes, their archives and working directories of closed sessions; not longer than their runs."""
     runs_days: float = Field(default=30, ge=0)
     """Runs with their steps and attempts, and closed sessions that have none left."""
     dead_letters_days: float = Field(default=90, ge=0)
@@ -274,6 +280,8 @@ class Settings(BaseSettings):
     """Working directories of sessions that name none; None: below the data directory (shared homes: beside them)."""
     homes_mode: HomeMode = HomeMode.LOCAL
     """Of profiles that do not say."""
+    home_wait_seconds: float = Field(default=60, gt=0)
+    """How long a session waits for the host of its local home when no worker there serves it; then it begins anew."""
     secrets_dir: Path | None = None
     """Files whose names are those of secrets, for the environment of agents; also those of a workspace, in a directory
     of its id."""

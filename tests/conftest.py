@@ -1,9 +1,12 @@
 """Fixtures are modules in tests/support; this file only lists them."""
 
+import os
+
 from tests.support import nats_clients
-from tests.support.real_agents import told
+from tests.support.real_agents import settle, told
 
 pytest_plugins = [
+    "tests.support.pace",
     "tests.support.servers_redis",
     "tests.support.servers_sql",
     "tests.support.broker_desk",
@@ -14,6 +17,12 @@ pytest_plugins = [
     "tests.support.mail_clerk",
     "tests.support.gateway",
 ]
+
+
+def pytest_configure() -> None:
+    """What is decided here, the processes of pytest-xdist inherit."""
+    settle(os.environ)
+    nats_clients.settle(os.environ)
 
 
 def pytest_report_header() -> list[str]:

@@ -31,6 +31,8 @@ from oah.settings import AuthMode
 REMEMBERED_SECONDS = 2.0
 """How long a key is believed without asking SQL: a key revoked in another process works that much longer."""
 REMEMBERED_KEYS = 10_000
+KEY_CHECK = 2.0
+"""Seconds after which those who stay (viewers, streams) have their keys looked at again."""
 
 PROTECTED = "/v1"
 NO_WORKSPACE = WorkspaceId("-")
@@ -40,10 +42,11 @@ NO_WORKSPACE = WorkspaceId("-")
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The caller. `workspace_id` None: all workspaces. `fence`: the agent of that attempt, by the key of its run; it
-    sees no workspace at all."""
+    sees no workspace at all. `digest`: of its key's secret, to ask again."""
 
     key: ApiKey | None
     fence: RunFence | None = None
+    digest: str = ""
 
     @property
     def workspace_id(self) -> WorkspaceId | None:
@@ -82,18 +85,28 @@ class Keyring:
 
     def remembered(self, secret: str) -> ApiKey | None:
         """The key if it was looked up a moment ago. Raises Unauthorized when it has expired meanwhile."""
-        found = self._seen.get(keys.digest(secret)) if len(secret) <= keys.LONGEST and secret.isascii() else None
+        return self._remembered(keys.digest(secret)) if len(secret) <= keys.LONGEST and secret.isascii() else None
+
+    def _remembered(self, digest: str) -> ApiKey | None:
+        found = self._seen.get(digest)
         if found is None or found[1] < self._context.clock.monotonic():
             return None
         return keys.valid(self._context.clock, found[0])
 
     def look_up(self, secret: str) -> ApiKey:
         """Ask SQL. Raises Unauthorized, Unavailable."""
-        key = keys.known(self._context.store, self._context.clock, secret)
+        return self._keep(keys.digest(secret), keys.known(self._context.store, self._context.clock, secret))
+
+    def check(self, digest: str) -> None:
+        """Whether a key that was good still is, for those who stay for long. Raises Unauthorized, Unavailable."""
+        if self._remembered(digest) is None:
+            self._keep(digest, keys.known_by(self._context.store, self._context.clock, digest))
+
+    def _keep(self, digest: str, key: ApiKey) -> ApiKey:
         with self._lock:
             if len(self._seen) >= REMEMBERED_KEYS:
                 self._seen.clear()
-            self._seen[keys.digest(secret)] = (key, self._context.clock.monotonic() + REMEMBERED_SECONDS)
+            self._seen[digest] = (key, self._context.clock.monotonic() + REMEMBERED_SECONDS)
         return key
 
     def open_run(self, secret: str) -> RunFence:
@@ -139,8 +152,8 @@ class Authenticate:
             return Principal(None)
         if kind.lower() != "bearer" or not secret:
             raise Unauthorized("a key is needed", hint="Authorization: Bearer <key>")
-        key = self._keyring.remembered(secret)
-        return Principal(key or await run_in_threadpool(self._keyring.look_up, secret))
+        key = self._keyring.remembered(secret) or await run_in_threadpool(self._keyring.look_up, secret)
+        return Principal(key, digest=keys.digest(secret))
 
 
 def _with_bearer(scope: Scope) -> dict[bytes, bytes]:

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import Response
 
 from oah.core.model.event import Event
-from oah.core.model.run import Attempt, Run, RunStatus, Step
+from oah.core.model.run import COMMAND, Attempt, Run, RunStatus, Step
 from oah.core.model.session import Session
 from oah.core.model.worker import WorkerReport
 from oah.core.model.workspace import ApiKey, Workspace
@@ -79,6 +79,7 @@ def session_document(session: Session) -> Document:
         "labels": dict(session.labels),
         "metadata": dict(session.metadata),
         "cwd": session.cwd,
+        "worktree": None if session.worktree is None else session.worktree.document(),
         "env": dict.fromkeys(session.env),
         "queued_count": session.queued_count,
         "event_seq": session.event_seq,
@@ -151,7 +152,8 @@ def run_document(run: Run, *, wait_reason: WaitReason | None = None, excerpt: bo
         "wait_reason": wait_document(wait_reason),
         "input": run.input[:EXCERPT] if cut else run.input,
         "input_truncated": cut,
-        "metadata": dict(run.metadata),
+        "command": run.command,
+        "metadata": {name: value for name, value in run.metadata.items() if name != COMMAND},
         "deferred": run.deferred,
         "due_at": moment(run.due_at),
         "attempt": run.attempt,
@@ -300,6 +302,7 @@ def workspace_document(workspace: Workspace) -> Document:
         "recovery_strategy": workspace.recovery_strategy,
         "recovery_max_attempts": workspace.recovery_max_attempts,
         "answers": [dict(rule) for rule in workspace.answers],
+        "worktree": None if workspace.worktree is None else workspace.worktree.document(),
         "created_at": moment(workspace.created_at),
     }
 

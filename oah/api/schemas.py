@@ -60,6 +60,13 @@ class SecretRef(BaseModel):
     secret: str
 
 
+class WorktreeBody(Body):
+    """A working directory that is a git worktree of a repository which the workers have."""
+
+    repo: str
+    ref: str | None = None
+
+
 class SessionBody(Body):
     """POST /sessions"""
 
@@ -69,6 +76,7 @@ class SessionBody(Body):
     title: str | None = None
     wake: WakeMode = WakeMode.LAZY
     cwd: str | None = None
+    worktree: WorktreeBody | None = None
     env: dict[str, str | SecretRef] = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict)
     metadata: dict[str, Any] = Field(default_factory=dict)
@@ -119,6 +127,8 @@ class RunBody(Body):
     order: OrderMode = OrderMode.STRICT
     on_busy: OnBusy = OnBusy.ENQUEUE
     parent_run_id: str | None = None
+    command: bool = False
+    """Its text may be a command of the agent's program; otherwise such a text is refused."""
     metadata: dict[str, Any] = Field(default_factory=dict)
 
     def asked(self, session_id: str, key: str | None) -> Asked:
@@ -141,6 +151,7 @@ class RunBody(Body):
             order=self.order,
             on_busy=self.on_busy,
             parent_run_id=None if self.parent_run_id is None else RunId(_named(self.parent_run_id)),
+            command=self.command,
             metadata=self.metadata,
             idempotency_key=key,
         )
@@ -206,6 +217,7 @@ class WorkspaceChanges(Body):
     recovery_strategy: Strategy | None = None
     recovery_max_attempts: int | None = None
     answers: list[dict[str, Any]] | None = None
+    worktree: WorktreeBody | None = None
 
 
 class KeyBody(Body):

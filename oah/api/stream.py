@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from datetime import timedelta
 
 from starlette.concurrency import run_in_threadpool
@@ -132,7 +132,7 @@ class Streams:
     def _gauge(self) -> None:
         self._context.telemetry.gauge("oah_streams_open", sum(len(feeds) for feeds in self._feeds.values()))
 
-    def open(self, about: Subject, *, after: int | None, keep_alive: timedelta) -> AsyncIterator[bytes]:
+    def open(self, about: Subject, *, after: int | None, keep_alive: timedelta) -> AsyncGenerator[bytes, None]:
         """The bytes of one stream."""
         return _Stream(self, self._context, about, after, keep_alive).frames()
 
@@ -152,7 +152,7 @@ class _Stream:
         self._feed: Feed | None = None
         self._over = False
 
-    async def frames(self) -> AsyncIterator[bytes]:
+    async def frames(self) -> AsyncGenerator[bytes, None]:
         """Everything until the run's end, the client's or ours."""
         yield b"retry: 1000\n: connected\n\n"
         try:

@@ -7,7 +7,7 @@ and ends with the run. A viewer of a session stays until it goes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,18 +15,19 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from oah.api.auth import KEY_CHECK
 from oah.api.context import ApiContext
 from oah.api.rooms import Room, Rooms
 from oah.core.dialogue.frames import LONGEST_INPUT, PIECE, Frame, Note, Output, decoded, encoded
 from oah.core.model.ids import RunId, WorkspaceId
 from oah.core.model.run import Run
 from oah.core.model.session import SessionState
-from oah.errors import Conflict, NotFound, OahError, Unavailable
+from oah.errors import Conflict, NotFound, OahError, Unauthorized, Unavailable
 from oah.ports.viewing import Line, WriterNote
 from oah.services.attach import place_of
 
 ENDED, AWAY, RESTARTS = 1000, 4503, 1012
-NO_TERMINAL, WRITER_PRESENT = 4404, 4409
+REVOKED, NO_TERMINAL, WRITER_PRESENT = 4401, 4404, 4409
 """Close codes: those of HTTP with a 4 before them."""
 PATIENCE_LEASES = 3
 """So many leases an active run may be without a terminal: its worker was lost and recovery takes its time."""
@@ -40,13 +41,15 @@ SNAPSHOT_PAUSE = 0.2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
     """Who wants to see what. ``run`` None: the session. ``write``: its keys are typed, ``takeover``: even if somebody
-    else is typing."""
+    else is typing. ``check``: raises Unauthorized once the caller's key is revoked or has expired; None: there is
+    none."""
 
     run: Run | None
     workspace_id: WorkspaceId
     by: str
     write: bool = False
     takeover: bool = False
+    check: Callable[[], None] | None = None
 
 
 class _Over(Exception):  # an end is no error
@@ -80,6 +83,8 @@ class View:
         tasks = [asyncio.create_task(self._show()), asyncio.create_task(self._hear())]
         if self._wish.write:
             tasks.append(asyncio.create_task(self._write()))
+        if self._wish.check is not None:
+            tasks.append(asyncio.create_task(self._stay(self._wish.check)))
         over = _Over(AWAY, "broken")
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -105,6 +110,17 @@ class View:
         with suppress(WebSocketDisconnect, RuntimeError, OSError):
             await asyncio.wait_for(self._send(Note("end", {"reason": over.reason, **over.data})), 2)
             await asyncio.wait_for(self._socket.close(over.code, over.reason[:100]), 2)
+
+    async def _stay(self, check: Callable[[], None]) -> None:
+        """As long as the key may: a store that is away ends nothing."""
+        while True:
+            await asyncio.sleep(KEY_CHECK)
+            try:
+                await run_in_threadpool(check)
+            except Unauthorized as error:
+                raise _Over(REVOKED, error.message) from error
+            except Unavailable:
+                continue
 
     # -- what it is shown -------------------------------------------------------------------------------------------
 

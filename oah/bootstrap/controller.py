@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from oah.adapters.blobs.directory import DirectoryBlobs
+from oah.bootstrap.homes import tidy_shared
 from oah.bootstrap.jobs import job_performers, job_queue, tell_again
 from oah.bootstrap.kit import Kit, needs_a_server, open_kit, run
 from oah.controller.process import ControllerContext, Endpoint, create_controller
@@ -32,6 +33,7 @@ def controller_of(kit: Kit, *, endpoint: Endpoint | None, jobs: JobQueue) -> Seq
         endpoint=endpoint,
         tell_jobs=tell_again(kit, jobs),
         blobs=DirectoryBlobs(kit.settings.blobs),
+        tidy=tidy_shared(kit),
     )
     return [*job_performers(kit, jobs), *create_controller(context)]
 

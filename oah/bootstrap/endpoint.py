@@ -24,7 +24,7 @@ class PrivateEndpoint:
         self._advertise = kit.settings.worker.advertise
         self.component = Endpoint(
             host=host,
-            port=_port(host, port),
+            port=port,
             token=self.token,
             pages=Pages(reasons=reasons, metrics=kit.telemetry.exposition),
             terminals=self.lives,
@@ -49,15 +49,3 @@ def _own_address() -> str:
         return socket.gethostbyname(name)
     except OSError:
         return name
-
-
-def _port(host: str, wanted: int) -> int:
-    """The port wanted, or any free one when it is taken: further workers of a host are found by the registry."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            trial.bind((host, wanted))
-        except OSError:
-            return 0
-    return wanted

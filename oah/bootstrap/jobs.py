@@ -27,6 +27,7 @@ from oah.ports.jobs import Handlers, Job, JobQueue, UntoldQueue
 from oah.ports.requeue import RequeueFilter
 from oah.ports.store import Store
 from oah.runtime.child import ChildProcess
+from oah.runtime.collector import set_apart
 from oah.runtime.component import Component
 from oah.runtime.loop import Loop
 from oah.services import redrive, requeue, webhooks
@@ -126,6 +127,7 @@ def jobs_process(settings: Settings) -> int:
     kit = open_kit(settings, process="jobs")
     if sys.platform == "linux":
         make_undumpable()
+    set_apart()
     try:
         perform_tasks(_over_rq(settings), lambda going_on: handlers(kit, going_on=going_on), name=kit.holder)
     except OahError as error:

@@ -27,11 +27,13 @@ from oah.ports.broker import Broker, BrokerOptions
 from oah.ports.clock import Ids
 from oah.ports.secrets import Secrets
 from oah.ports.store import Store
+from oah.runtime.collector import set_apart
 from oah.runtime.group import Group
 from oah.runtime.logging import configure
 from oah.runtime.process import serve
 from oah.services.decisions import Decisions
 from oah.services.epoch import EpochKeeper
+from oah.services.host_bound import HostBound
 from oah.services.place import Places
 from oah.services.promote import PromoteRuns
 from oah.services.recover import RecoverOwners
@@ -80,9 +82,14 @@ class Kit:
         """What the profiles known here say about recovery."""
         return profile_policies(self.settings.data_dir / PROFILES_DIR)
 
+    @property
+    def host_bound(self) -> HostBound:
+        """Who asks about hosts of local homes."""
+        return HostBound(self.store, self.broker, timedelta(seconds=self.settings.home_wait_seconds))
+
     def promote(self) -> None:
         """What an ear does when nobody ticks: promotion, and the wake tokens with it."""
-        PromoteRuns(self.store, self.places)(self.epochs.current())
+        PromoteRuns(self.store, self.places, self.host_bound)(self.epochs.current())
 
     def close(self) -> None:
         """Close the stores."""
@@ -162,6 +169,7 @@ def _brokers(settings: Settings, telemetry: PrometheusTelemetry | None) -> tuple
 
 
 def run(kit: Kit, group: Group, *, grace: timedelta, on_serving: Callable[[], None] = lambda: None) -> int:
+    set_apart()
     try:
         return serve(group, grace=grace, on_serving=on_serving)
     finally:

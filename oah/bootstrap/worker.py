@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from oah.adapters.blobs.directory import DirectoryBlobs
-from oah.adapters.homes.directory import DirectoryHomes, HomeDirectories
+from oah.adapters.homes.directory import DirectoryHomes
 from oah.adapters.hooks.caller import HookCalls
 from oah.adapters.inprocess.noop import AgentsByProfile, NoopAgents
 from oah.adapters.pty.agents import DEFAULT_PATH, Surroundings
@@ -24,6 +24,7 @@ from oah.adapters.system.figures import ProcessGauge
 from oah.bootstrap.answers import WorkspaceRules, profile_rules, wait_timeouts
 from oah.bootstrap.endpoint import PrivateEndpoint
 from oah.bootstrap.hardening import shield_worker
+from oah.bootstrap.homes import home_directories, tidy_here
 from oah.bootstrap.kit import PROFILES_DIR, Kit, needs_a_server, oah_version, open_kit, run
 from oah.bootstrap.webhooks import http_sender
 from oah.core.dialogue.hooks import hooks_from
@@ -70,6 +71,7 @@ def worker_of(
     profiles = section.profiles or agents.profiles()
     withdrawn = withdrawn_profiles(settings, catalogue, profiles)
     gauge = ProcessGauge()
+    homes = DirectoryHomes(home_directories(settings), DirectoryBlobs(settings.blobs))
     slots = section.slots
     context = WorkerContext(
         worker_id=worker_id,
@@ -89,6 +91,8 @@ def worker_of(
             affinity=timedelta(seconds=section.affinity_seconds),
             drain_grace=timedelta(seconds=section.drain_grace_seconds),
             heartbeat=timedelta(seconds=section.heartbeat_seconds),
+            home_wait=timedelta(seconds=settings.home_wait_seconds),
+            tidy=timedelta(seconds=settings.retention.every_seconds),
             agent_uid=section.agent_uid,
             agent_gid=section.agent_gid,
         ),
@@ -108,7 +112,9 @@ def worker_of(
         retry_rules=retry_rules(settings, catalogue),
         figures=gauge.read,
         data_dir=settings.data_dir,
-        homes=_homes(settings),
+        homes=homes,
+        place=homes.mark(),
+        tidy=tidy_here(kit),
         home_rules=_home_rules(settings, catalogue),
         secrets=kit.secrets,
         one_engine=settings.database.startswith("sqlite"),
@@ -184,19 +190,6 @@ def _homeless(settings: Settings, profiles: Sequence[Profile]) -> dict[str, str]
     housed = [each for each in profiles if each.kind is not Kind.NOOP]
     wanting = [each for each in housed if home_rules(each.tables, default).mode is HomeMode.SHARED]
     return {each.name: "its homes are shared, and OAH_HOMES_DIR is not set" for each in wanting}
-
-
-def _homes(settings: Settings) -> DirectoryHomes:
-    section = settings.worker
-    directories = HomeDirectories(
-        own=settings.data_dir / "homes",
-        work=settings.work_dir or settings.data_dir / "work",
-        shared=settings.homes_dir,
-        limit=settings.limits.home_bytes,
-        uid=section.agent_uid,
-        gid=section.agent_gid,
-    )
-    return DirectoryHomes(directories, DirectoryBlobs(settings.blobs))
 
 
 def _home_rules(settings: Settings, catalogue: Mapping[str, Profile]) -> Callable[[str], HomeRules | None]:

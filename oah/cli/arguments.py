@@ -49,8 +49,22 @@ class Pair(click.ParamType[tuple[str, str]]):
         return name, rest
 
 
+class Worktree(click.ParamType[dict[str, str]]):
+    """``REPO[@REF]``; an ``@`` within the path needs a REF behind it."""
+
+    name = "repo[@ref]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, str]:
+        """As the interface takes it."""
+        if isinstance(value, dict):
+            return value
+        repo, at, ref = str(value).rpartition("@")
+        return {"repo": repo, "ref": ref} if at and repo else {"repo": str(value)}
+
+
 DURATION = Duration()
 PAIR = Pair()
+WORKTREE = Worktree()
 
 
 limit_option = click.option(

@@ -8,7 +8,6 @@ program. Ctrl-] detaches.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import termios
@@ -37,6 +36,8 @@ DETACH = b"\x1d"
 _INTERRUPT = b"\x03"
 RECONNECT_SECONDS = 15.0
 _REDRAW = 0.25
+_NO_SIZE = 24, 80
+"""Rows and columns of a window that does not say how large it is."""
 _ENTER = "\x1b[?1049h\x1b[2J\x1b[H"
 _LEAVE = "\x1b[?6l\x1b[4l\x1b[r\x1b[m\x1b[?7h\x1b[?25h\x1b[?1049l"
 _RESTARTS, _NO_TERMINAL, _WRITER_PRESENT = (1001, 1006, 1012), 4404, 4409
@@ -145,6 +146,15 @@ def _raw() -> Iterator[None]:
             termios.tcsetattr(stdin, termios.TCSADRAIN, before)
 
 
+def _window_size() -> tuple[int, int]:
+    """Rows and columns of the window itself: LINES and COLUMNS of the environment stay behind when it changes."""
+    try:
+        found = os.get_terminal_size(sys.stdout.fileno())
+    except (OSError, ValueError):
+        return _NO_SIZE
+    return (found.lines, found.columns) if found.lines > 0 and found.columns > 0 else _NO_SIZE
+
+
 def _interrupted(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
@@ -220,8 +230,7 @@ class Viewer:
 
     def _measure(self, terminal: Terminal) -> None:
         """A window that has another size shows everything anew; a writer's is the program's size."""
-        found = shutil.get_terminal_size()
-        window = (found.lines, found.columns)
+        window = _window_size()
         if window == self._window:
             return
         first, self._window = self._window == (0, 0), window

@@ -13,6 +13,7 @@ from oah.cli.connection import Connection, load_settings, pass_connection
 from oah.cli.failures import Exit, complain
 from oah.cli.output import Document, age, emit_json, facts, field, json_option, listing
 from oah.cli.processes import Process
+from oah.runtime.collector import still
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -93,10 +94,11 @@ def cancel(connection: Connection, /, job_id: str, *, as_json: bool) -> None:
 @click.pass_context
 def run_(ctx: click.Context, /) -> None:
     """Perform jobs until stopped; a controller starts this by itself."""
-    settings = load_settings()
-    from oah.bootstrap.jobs import jobs_process
+    with still():
+        settings = load_settings()
+        from oah.bootstrap.jobs import jobs_process
 
-    ctx.exit(jobs_process(settings))
+        ctx.exit(jobs_process(settings))
 
 
 def follow(connection: Connection, job_id: str, *, timeout: float | None = None, as_json: bool) -> Exit:

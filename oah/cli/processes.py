@@ -11,6 +11,7 @@ import click
 
 from oah.cli.connection import load_settings
 from oah.cli.failures import OneLineErrors
+from oah.runtime.collector import still
 
 _PORT = click.IntRange(0, 65535)
 
@@ -26,10 +27,11 @@ class Process(OneLineErrors):
 @click.pass_context
 def api_run(ctx: click.Context, /, *, api_only: bool, **options: Any) -> None:
     """The API, by default with a worker and the leader's duties inside."""
-    settings = load_settings(**options)
-    from oah.bootstrap.api import api_process
+    with still():
+        settings = load_settings(**options)
+        from oah.bootstrap.api import api_process
 
-    ctx.exit(api_process(settings, api_only=api_only))
+        ctx.exit(api_process(settings, api_only=api_only))
 
 
 @click.command("run", cls=Process)
@@ -39,20 +41,22 @@ def api_run(ctx: click.Context, /, *, api_only: bool, **options: Any) -> None:
 @click.pass_context
 def worker_run(ctx: click.Context, /, **options: Any) -> None:
     """A worker: claims sessions and drives their agents."""
-    settings = load_settings(worker=options)
-    from oah.bootstrap.worker import worker_process
+    with still():
+        settings = load_settings(worker=options)
+        from oah.bootstrap.worker import worker_process
 
-    ctx.exit(worker_process(settings))
+        ctx.exit(worker_process(settings))
 
 
 @click.command("run", cls=Process)
 @click.pass_context
 def controller_run(ctx: click.Context, /) -> None:
     """A controller: recovers, reconciles and relays while it leads."""
-    settings = load_settings()
-    from oah.bootstrap.controller import controller_process
+    with still():
+        settings = load_settings()
+        from oah.bootstrap.controller import controller_process
 
-    ctx.exit(controller_process(settings))
+        ctx.exit(controller_process(settings))
 
 
 @click.command("run", cls=Process)
@@ -61,7 +65,8 @@ def controller_run(ctx: click.Context, /) -> None:
 @click.pass_context
 def gateway_run(ctx: click.Context, /, *, host: str | None, gateway_port: int | None) -> None:
     """The gateway: NATS clients reach mailboxes through it."""
-    settings = load_settings(gateway={"host": host}, gateway_port=gateway_port)
-    from oah.bootstrap.gateway import gateway_process
+    with still():
+        settings = load_settings(gateway={"host": host}, gateway_port=gateway_port)
+        from oah.bootstrap.gateway import gateway_process
 
-    ctx.exit(gateway_process(settings))
+        ctx.exit(gateway_process(settings))

@@ -74,6 +74,7 @@ run.add_command(attach_run)
 @click.option("--retry-max", type=DURATION, help="No pause is longer.")
 @click.option("--retry-on", multiple=True, metavar="CODE", help="Only after this error; repeatable.")
 @click.option("--order", type=click.Choice(ORDERS), help="While it waits: hold the session (strict) or go on.")
+@click.option("--command", is_flag=True, help="TEXT may be a command of the agent's program, like /compact.")
 @click.option("--recovery-strategy", type=click.Choice(STRATEGIES), help="When its worker is lost.")
 @click.option("--recovery-max-attempts", type=click.IntRange(0, 1_000), help="Requeues by recovery at most.")
 @json_option

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from oah.cli.arguments import PAIR, given, limit_option, workspace_option
+from oah.cli.arguments import PAIR, WORKTREE, given, limit_option, workspace_option
 from oah.cli.attach import attach_session
 from oah.cli.connection import Connection, pass_connection
 from oah.cli.output import Document, age, emit_json, field, json_option, listing, showing
@@ -40,6 +40,7 @@ for command in (send, messages, wake):
 @click.option("--title", help="What people see.")
 @click.option("--wake", type=click.Choice(["eager", "lazy"]), help="Whether a message starts its agent.")
 @click.option("--cwd", help="Working directory of the agent.")
+@click.option("--worktree", type=WORKTREE, help="Make it a git worktree of this repository of the workers.")
 @click.option("--env", type=PAIR, multiple=True, help="Environment of the agent; repeatable.")
 @click.option(
     "--secret", type=PAIR, multiple=True, help="VARIABLE=NAME of a secret that the worker knows, for --env; repeatable."
@@ -56,11 +57,13 @@ def create(
     env: tuple[tuple[str, str], ...],
     secret: tuple[tuple[str, str], ...],
     label: tuple[tuple[str, str], ...],
+    worktree: dict[str, str] | None,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Open a session and print its id."""
     values = {**dict(env), **{variable: {"secret": name} for variable, name in secret}}
+    options["worktree"] = worktree
     made = connection.client.create_session(agent, **given(env=values, labels=dict(label), **options))
     if as_json:
         emit_json(made)

@@ -7,6 +7,7 @@ from typing import Any
 
 from oah.cli.findings import Finding, bad, ok, warn
 from oah.cli.output import span
+from oah.core.policy.waiting import why_withdrawn
 
 _NAMED = 5
 
@@ -75,11 +76,14 @@ def _undelivered(document: Mapping[str, Any], cut: set[str]) -> Iterator[Finding
 def _lanes(document: Mapping[str, Any]) -> Iterator[Finding]:
     lanes = document.get("unserved_lanes") or ()
     if lanes:
-        words = ", ".join(f"{each['lane']} ({each['sessions']})" for each in lanes[:_NAMED])
+        words = ", ".join(
+            f"{each['lane']} ({each['sessions']}{why_withdrawn(each.get('withdrawn') or {})})"
+            for each in lanes[:_NAMED]
+        )
         yield bad(
             "stuck_lanes",
             f"{len(lanes)} lane(s) with ready sessions and nobody to take them: {words}",
-            "start a worker for that pool and profile, or uncordon one",
+            "start a worker for that pool and profile, or uncordon one; why one does not serve it: oah worker show",
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from oah.cli.arguments import given
+from oah.cli.arguments import WORKTREE, given
 from oah.cli.connection import Connection, pass_connection
 from oah.cli.output import age, emit_json, field, json_option, listing, showing
 
@@ -114,6 +114,11 @@ TAKEN_BACK = object()
     type=_OrNone(click.File("r")),
     metavar="FILE|-|none",
     help="Which questions of agents a rule answers: a JSON list; none: a person is asked.",
+)
+@click.option(
+    "--worktree",
+    type=_OrNone(WORKTREE),
+    help="Sessions that name no working directory work in a git worktree of this repository.",
 )
 @json_option
 @pass_connection

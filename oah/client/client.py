@@ -110,24 +110,17 @@ class Client(
         workspace: str | None = None,
         title: str | None = None,
         cwd: str | None = None,
+        worktree: Mapping[str, str] | None = None,
         env: Mapping[str, str | Mapping[str, str]] | None = None,
         labels: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
         wake: str | None = None,
     ) -> Json:
-        """A new conversation with ``agent``; in ``env`` a secret of the workers is ``{"secret": NAME}``; ``wake``:
-        whether a message starts the agent (``eager``, ``lazy``). Raises InvalidRequest ``unknown_agent``."""
-        body = given(
-            agent=agent,
-            pool=pool,
-            workspace=workspace,
-            title=title,
-            cwd=cwd,
-            env=env,
-            labels=labels,
-            metadata=metadata,
-            wake=wake,
-        )
+        """A new conversation with ``agent``; in ``env`` a secret of the workers is ``{"secret": NAME}``; ``worktree``:
+        ``{"repo": PATH, "ref": BRANCH}``; ``wake``: whether a message starts the agent (``eager``, ``lazy``). Raises
+        InvalidRequest ``unknown_agent``."""
+        body = given(agent=agent, pool=pool, workspace=workspace, title=title, cwd=cwd, worktree=worktree, env=env)
+        body |= given(labels=labels, metadata=metadata, wake=wake)
         return self._one("POST", "/v1/sessions", body=body, once=True)
 
     def sessions(
@@ -183,6 +176,7 @@ class Client(
         recovery: Mapping[str, Any] | None = None,
         on_busy: str | None = None,
         parent_run_id: str | None = None,
+        command: bool = False,
         metadata: Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> Json:
@@ -197,6 +191,9 @@ class Client(
 
         ``recovery``: what becomes of it when its worker is lost (``strategy``, ``max_attempts``); what is left out the
         profile, the workspace or the deployment says.
+
+        ``command``: the text may be a command of the agent's program (``/compact``); without it such a text fails the
+        run with ``command_refused``, or arrives as a text.
 
         Repeats after a lost answer find the same run, by the key given or one made here. Raises Conflict
         (``session_busy``, ``idempotency_conflict``), LimitReached, NotFound, InvalidRequest, PayloadTooLarge.
@@ -215,6 +212,7 @@ class Client(
             order=order,
             on_busy=on_busy,
             parent_run_id=parent_run_id,
+            command=command or None,
             metadata=metadata,
             **fields,
         )

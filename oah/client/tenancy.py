@@ -44,7 +44,7 @@ class TenancyCalls(Calls):
 
     def update_workspace(self, id_or_name: str, **changes: Any) -> Json:
         """Change ``weight``, ``max_active_runs``, ``max_queued_runs``, ``recovery_strategy``,
-        ``recovery_max_attempts``; None takes a cap or a word about recovery back."""
+        ``recovery_max_attempts``, ``answers``, ``worktree``; None takes what was said back."""
         return self._one("PATCH", f"/v1/workspaces/{part(id_or_name)}", body=changes)
 
     def keys(self, *, workspace: str | None = None) -> list[Json]:

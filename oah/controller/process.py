@@ -31,6 +31,7 @@ from oah.services.decisions import Decisions
 from oah.services.epoch import EpochKeeper
 from oah.services.expire import ExpireRuns
 from oah.services.forget import ForgetWorkers
+from oah.services.host_bound import HostBound
 from oah.services.jobs import MeasureJobs
 from oah.services.mail_sweep import SweepMail
 from oah.services.measure import MeasureQueues
@@ -73,6 +74,8 @@ class ControllerContext:
     """Lets the queue of maintenance jobs hear again of what it may have lost."""
     blobs: Blobs | None = None
     """Where recordings and long results lie; None: nothing is pruned here."""
+    tidy: Callable[[], object] | None = None
+    """Takes away what closed sessions have left in directories that all hosts have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,7 @@ def create_services(context: ControllerContext, *, going_on: Callable[[], bool] 
         children=CancelChildren(store, broker),
         measure=MeasureQueues(store, broker, telemetry, rules.lease),
         jobs=MeasureJobs(store, telemetry),
-        promote=PromoteRuns(store, places),
+        promote=PromoteRuns(store, places, HostBound(store, broker, rules.home_wait)),
         relay=RelayRuns(store, places, telemetry, rules.relay_older_than),
         recover=recover,
         expire=ExpireRuns(store, broker, places, telemetry, decisions),
@@ -195,6 +198,9 @@ class _Leading:
         if self.services.prune is not None:  # apart: it deletes for seconds, and nobody's recovery may wait for it
             prune = self.services.prune
             loops.append(self._loop("prune", only(lambda: _prune(prune, self.leadership)), rules.prune_every))
+        tidy = self._context.tidy
+        if tidy is not None:  # apart from the rows: a volume may be away
+            loops.append(self._loop("tidy", only(lambda: _done(tidy())), rules.prune_every))
         return [*loops, self.leadership]
 
     def gained(self) -> None:
@@ -239,6 +245,10 @@ def _promote(context: ControllerContext, services: Services) -> timedelta | None
 
 def _prune(prune: Prune, leadership: Leadership) -> timedelta | None:
     prune(leadership.leads)
+    return None
+
+
+def _done(_: object) -> timedelta | None:
     return None
 
 

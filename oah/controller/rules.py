@@ -28,6 +28,7 @@ class ControllerRules:
     tick_every: timedelta = timedelta(seconds=1)
     relay_every: timedelta = timedelta(seconds=1)
     relay_older_than: timedelta = timedelta(seconds=2)
+    home_wait: timedelta = timedelta(minutes=1)
     measure_every: timedelta = timedelta(seconds=5)
     jobs_every: timedelta = timedelta(seconds=2)
     mail_every: timedelta = timedelta(seconds=1)
@@ -78,6 +79,7 @@ def retention_rules(settings: Settings) -> RetentionRules:
     return RetentionRules(
         events=days(section.events_days),
         recordings=days(section.recordings_days),
+        homes=days(section.homes_days),
         runs=days(section.runs_days),
         dead_letters=days(section.dead_letters_days),
         audit=days(section.audit_days),
@@ -106,6 +108,7 @@ def controller_rules(settings: Settings, profiles: Mapping[str, Override] | None
         mail_every=timedelta(seconds=settings.mail.sweep_seconds),
         overdue=timedelta(seconds=settings.mail.overdue_seconds),
         wake=wake.Rules(timedelta(seconds=settings.mail.wake_pause_seconds), settings.mail.wake_failures),
+        home_wait=timedelta(seconds=settings.home_wait_seconds),
         dead_letters=settings.limits.dead_letters,
         retention=retention_rules(settings),
         prune_every=timedelta(seconds=settings.retention.every_seconds),

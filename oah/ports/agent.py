@@ -135,7 +135,8 @@ class TurnResult:
     `recording`: blob key of this attempt's asciicast. `dropped_bytes`: output that no consumer saw in time (event
     `output_truncated`). `question`: of a `waiting` turn, and only of that; the agent lives, its recording stays open,
     and everything else is empty: go on with `resume`, or `close`. `delivery`: whether the program was seen to take the
-    input; None where that is not looked at.
+    input; None where that is not looked at. `output_cut`: its screen did not show
+    the beginning of the answer any more; a line of the output says so, and the recording has what was drawn.
     """
 
     status: TurnStatus
@@ -151,10 +152,11 @@ class TurnResult:
     session_ref: str | None = None
     question: Question | None = None
     delivery: Outcome | None = None
+    output_cut: bool = False
 
 
 class Agent(Protocol):
-    """One opened agent. Used by one thread at a time; `alive`, `close` may be called by another."""
+    """One opened agent. Used by one thread at a time; `alive`, `asks`, `close` may be called by another."""
 
     @property
     def agent_id(self) -> str: ...
@@ -191,6 +193,10 @@ class Agent(Protocol):
         Raises InvalidRequest `answer_unfit` when it is no answer to the question (the hint lists the choices): nothing
         was typed, the turn waits on. Conflict `not_waiting` when no turn of it waits. LeaseError as `turn`.
         """
+
+    def asks(self) -> bool:
+        """Whether the question of a `waiting` turn still stands, as far as its terminal says: somebody may have
+        answered there. From any thread while it waits; cheap while nothing changes."""
 
     def say(self, text: str, timeout: timedelta, *, asked_for: bool = False) -> Delivery:
         """Say a text into the turn that runs, from another thread than the slot's: once, or not at all. `asked_for`:

@@ -20,6 +20,8 @@ from oah.core.model.lane import Lane
 from oah.core.model.session import Place
 from oah.core.model.worker import WorkerReport
 from oah.ports.dispatch import (
+    Bind,
+    Bound,
     Claimed,
     ClaimReply,
     ClaimRequest,
@@ -43,6 +45,7 @@ from oah.ports.dispatch import (
     Target,
     TickReply,
     Turn,
+    Unbind,
     WakeKind,
     WorkspaceLimit,
 )
@@ -54,6 +57,8 @@ __all__ = [
     "Epochs",
     "Registry",
     "Signals",
+    "Bind",
+    "Bound",
     "ClaimReply",
     "ClaimRequest",
     "Claimed",
@@ -78,6 +83,7 @@ __all__ = [
     "Target",
     "TickReply",
     "Turn",
+    "Unbind",
     "WakeKind",
     "WorkspaceLimit",
 ]
@@ -155,6 +161,8 @@ class Dispatch(Protocol):
     def restore(self, epoch: EpochId, sessions: Sequence[Restore]) -> list[bool]: ...
     def free(self, epoch: EpochId, sessions: Sequence[Free]) -> list[Freed]: ...
     def release(self, epoch: EpochId, sessions: Sequence[Release]) -> list[Freed]: ...
+    def bind(self, epoch: EpochId, sessions: Sequence[Bind]) -> list[Freed]: ...
+    def unbind(self, epoch: EpochId, sessions: Sequence[Unbind]) -> list[Place]: ...
     def expire(self, epoch: EpochId, *, limit: int, lease: timedelta = timedelta(0)) -> list[Expired]:
         """Leases that have passed. ``lease``: what anybody is given at most; leases that end later than two of them
         were written under a clock that has jumped back since, and end in one. 0: they are let be."""
@@ -238,7 +246,14 @@ class Signals(Protocol):
 class Registry(Protocol):
     """Who is alive, by their own report."""
 
-    def report(self, worker: WorkerReport, *, ttl: timedelta) -> None: ...
+    def report(self, worker: WorkerReport, *, ttl: timedelta, serves: Sequence[Lane] = ()) -> None:
+        """``serves``: lanes of its host that it takes sessions of now."""
+        ...
+
+    def served(self, lanes: Sequence[Lane]) -> list[timedelta | None]:
+        """How long ago a worker last said that it serves these; None: nobody has for days."""
+        ...
+
     def workers(self) -> list[WorkerReport]: ...
     def departed(self) -> list[WorkerId]:
         """Incarnations whose report has expired and that nobody has forgotten yet."""

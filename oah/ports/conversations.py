@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from oah.core.model.home import SessionHome
+from oah.core.model.ids import SessionId
 from oah.ports.rows import RunFence
 
 
@@ -27,4 +29,8 @@ class ConversationStore(Protocol):
 
     def opened(self, fence: RunFence, agent: OpenedAgent) -> bool:
         """Record it with the attempt and the session, and tell it (``run.agent``). False: the fence refused."""
+        ...
+
+    def unbind_homes(self, sessions: Sequence[tuple[SessionId, str]]) -> int:
+        """Homes at a place (their mark) that is gone: runs of these sessions may start anywhere, and begin anew."""
         ...

@@ -196,6 +196,34 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Bind:
+    """``bind`` with the token: back to ready at the old score, for workers of ``host`` alone. ``wait``: after that
+    ``tick`` lists it."""
+
+    session_id: SessionId
+    token: ClaimToken
+    ready_class: ReadyClass
+    host: str
+    wait: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Unbind:
+    """``unbind``: ready for every worker of its lane; with ``wait``: for its host's still, and listed again then."""
+
+    session_id: SessionId
+    wait: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A ready session whose host is to be asked about; ``lane.host`` names it."""
+
+    session_id: SessionId
+    lane: Lane
+
+
+@dataclass(frozen=True, slots=True)
 class Expired:
     """A lease that has passed, by the broker's clock."""
 
@@ -239,6 +267,7 @@ class TickReply:
     holds_ended: tuple[SessionId, ...]
     next_due_in: timedelta | None
     oldest_ready: timedelta | None
+    bound: tuple[Bound, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

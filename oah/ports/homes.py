@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 from oah.core.model.home import HomeRules, SessionHome
+from oah.core.model.ids import SessionId
 from oah.core.model.session import Session
 
 
@@ -19,6 +22,31 @@ class HomePlace:
     own_cwd: bool
     state: SessionHome
     lost: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A session of which something lies here. `age`: since its directory was last changed."""
+
+    session_id: SessionId
+    age: timedelta
+
+
+class Leftovers(Protocol):
+    """Directories of sessions in one place, of which somebody else says which are over."""
+
+    def clear(self) -> None:
+        """Go on with what was removed and is not gone yet; bounded. Raises nothing."""
+        ...
+
+    def window(self, limit: int) -> Sequence[Leftover]:
+        """The next ones of a lap that begins anew at its end; empty: there is nothing. Raises nothing."""
+        ...
+
+    def remove(self, session_id: SessionId) -> bool:
+        """Home and working directory, but no work that is nowhere else: a worktree with changes stays. Nothing is
+        followed. False: nothing was, or something stays. Raises nothing."""
+        ...
 
 
 class Homes(Protocol):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from oah.core.model.ids import RunId
+from oah.core.model.ids import RunId, SessionId
 from oah.core.policy.retention import Aged
 
 
@@ -57,6 +57,22 @@ class AgedRuns:
     mark: Mark | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """Sessions that ended long ago and have an archive of their home."""
+
+    ids: tuple[SessionId, ...] = ()
+    mark: Mark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Of some sessions those that ended long ago and have no agent any more, and those that no row tells of."""
+
+    closed: frozenset[SessionId] = frozenset()
+    unknown: frozenset[SessionId] = frozenset()
+
+
 class RetentionStore(Protocol):
     """Deletes of what nobody needs any more. Nothing that has not ended is touched."""
 
@@ -78,6 +94,15 @@ class RetentionStore(Protocol):
         ...
 
     def forget_recordings(self, recordings: Sequence[Recorded]) -> None: ...
+    def aged_archives(self, age: timedelta, *, after: Mark | None, limit: int) -> Archived:
+        """Of a window of ``limit`` closed sessions. Their blobs go first, the references by ``forget_archives``."""
+        ...
+
+    def forget_archives(self, sessions: Sequence[SessionId]) -> None: ...
+    def over(self, sessions: Sequence[SessionId], age: timedelta) -> Over:
+        """A closed session takes no run ever again. One whose process could not be killed is not over."""
+        ...
+
     def aged_runs(self, age: timedelta, *, after: Mark | None, limit: int, with_events: bool = False) -> AgedRuns:
         """Of a window of ``limit`` ended runs those that nothing needs: no event, no dead letter, no child.
         ``with_events``: those, too, whose events would have to go first."""

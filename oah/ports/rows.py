@@ -101,11 +101,13 @@ class SubmitLimits:
 
 @dataclass(frozen=True, slots=True)
 class StartClaim:
-    """A claimed session to start. ``suspect_place``: a run with a recovery behind it may be started."""
+    """A claimed session to start. ``suspect_place``: a run with a recovery behind it may be started. ``place``: the
+    mark of the homes that are here; None: it is not asked where the session's is."""
 
     session_id: SessionId
     token: ClaimToken
     suspect_place: bool = True
+    place: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +149,21 @@ class IsSuspect:
 
 
 @dataclass(frozen=True, slots=True)
+class IsElsewhere:
+    """It has a run, and its home is at another place: ``bind`` to it. ``lane.host`` names it."""
+
+    session_id: SessionId
+    lane: Lane
+
+
+@dataclass(frozen=True, slots=True)
 class NothingEligible:
     """No run to start: free to idle."""
 
     session_id: SessionId
 
 
-StartReply = Started | AlreadyActive | IsHeld | IsSuspect | NothingEligible
+StartReply = Started | AlreadyActive | IsHeld | IsSuspect | IsElsewhere | NothingEligible
 
 
 # --- settle, release ------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -124,6 +124,8 @@ class Explained:
     """Ready sessions of lanes whose workers are all gone, cordoned or draining."""
     leader: bool
     broker_away: bool
+    withdrawn: Mapping[Lane, Mapping[str, int]] = field(default_factory=dict)
+    """Of the unserved lanes: why workers that know the profile do not serve it → how many."""
     unplaced: tuple[SessionId, ...] = ()
     """Of the sessions of the runs that wait: those that the broker does not know of, though nothing holds them."""
 
@@ -162,6 +164,7 @@ def diagnose(
         found=replace(found, waiting=still),
         reasons=reasons,
         unserved=unserved,
+        withdrawn={lane: waiting.withdrawn(at.workers, lane) for lane in unserved},
         leader=at.leader,
         broker_away=at.away,
         unplaced=() if at.away else _unplaced(store, broker, still, reasons),
@@ -201,7 +204,10 @@ def told(explained: Explained) -> dict[str, Any]:
         "waiting_reasons": dict(explained.dominant),
         "oldest_waiting_seconds": max((each["seconds"] for each in waiting), default=0.0),
         "unplaced": list(explained.unplaced),
-        "unserved_lanes": [{"lane": str(lane), "sessions": n} for lane, n in sorted(explained.unserved.items())],
+        "unserved_lanes": [
+            {"lane": str(lane), "sessions": sessions, "withdrawn": dict(explained.withdrawn.get(lane, {}))}
+            for lane, sessions in sorted(explained.unserved.items())
+        ],
         "truncated": sorted(found.truncated),
     }
 

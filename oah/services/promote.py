@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from oah.core.model.ids import EpochId
 from oah.ports.broker import TickReply
 from oah.ports.store import Store
+from oah.services.host_bound import HostBound
 from oah.services.place import Places, awake
 
 
@@ -20,12 +21,16 @@ class PromoteRuns:
 
     store: Store
     places: Places
+    bound: HostBound | None = None
+    """Who asks about hosts that are waited for."""
     limit: int = 1_000
 
     def __call__(self, epoch: EpochId) -> TickReply:
         """One pass. Raises Unavailable and EpochMismatch: what was not finished is listed again."""
         broker = self.places.broker
         reply = broker.tick(epoch, limit=self.limit)
+        if self.bound is not None:
+            self.bound.look(epoch, reply.bound)
         if not reply.due and not reply.holds_ended:
             return reply
         runs = [each.run_id for each in reply.due]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from oah.core.model.artifact import prefixes
+from oah.core.model.artifact import archives, prefixes
 from oah.core.model.ids import RunId
 from oah.core.policy.retention import Aged, Due, Rules, plan
 from oah.ports.blobs import Blobs
@@ -61,6 +61,8 @@ class Prune:
         match due.what:
             case Aged.RECORDINGS:
                 count, mark = self._recordings(due.age, after, dry_run=dry_run)
+            case Aged.HOMES:
+                count, mark = self._homes(due.age, after, dry_run=dry_run)
             case Aged.RUNS:
                 count, mark = self._runs(due.age, after, dry_run=dry_run)
             case _:
@@ -77,6 +79,16 @@ class Prune:
                 self.blobs.delete(each.key)
             self.store.forget_recordings(found.items)
         return len(found.items), found.mark
+
+    def _homes(self, age: timedelta, after: Mark | None, *, dry_run: bool) -> tuple[int, Mark | None]:
+        """Archives. What is in directories goes with those that have them (services/tidy.py)."""
+        found = self.store.aged_archives(age, after=after, limit=self.window)
+        if found.ids and not dry_run:
+            for session_id in found.ids:
+                for key in list(self.blobs.keys(archives(session_id))):
+                    self.blobs.delete(key)
+            self.store.forget_archives(found.ids)
+        return len(found.ids), found.mark
 
     def _runs(self, age: timedelta, after: Mark | None, *, dry_run: bool) -> tuple[int, Mark | None]:
         found = self.store.aged_runs(age, after=after, limit=self.window, with_events=dry_run)

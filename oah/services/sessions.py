@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from oah.core.model.home import Worktree, is_ref
 from oah.core.model.ids import EpochId, SessionId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.message import WakeMode
@@ -34,6 +35,7 @@ class AskedSession:
     pool: str = DEFAULT_POOL
     title: str | None = None
     cwd: str | None = None
+    worktree: Worktree | None = None
     env: Mapping[str, EnvValue] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -62,6 +64,13 @@ def create(
         {"title": asked.title, "cwd": asked.cwd, "env": asked.env, "labels": asked.labels, "metadata": asked.metadata},
         rules,
     )
+    worktree = asked.worktree
+    if worktree is None and asked.cwd is None:
+        worktree = store.workspace(asked.workspace_id).worktree
+    elif worktree is not None:
+        if asked.cwd is not None:
+            raise InvalidRequest("a session has a cwd or a worktree, not both")
+        check_worktree(worktree)
     return store.create_session(
         Session(
             id=SessionId(ids.new("ses")),
@@ -70,9 +79,19 @@ def create(
             state=SessionState.OPEN,
             created_at=clock.now(),
             wake=asked.wake,
+            worktree=worktree,
             **changes,
         )
     )
+
+
+def check_worktree(worktree: Worktree) -> None:
+    """Whether it may be made is for the worker to judge: only it sees the repository. Raises InvalidRequest."""
+    admission.clean(worktree.repo, what="worktree.repo", limit=4096, empty=False)
+    if not worktree.repo.startswith("/"):
+        raise InvalidRequest("worktree.repo must be an absolute path")
+    if worktree.ref is not None and not is_ref(worktree.ref):
+        raise InvalidRequest("worktree.ref must name a branch, tag or commit")
 
 
 def change(

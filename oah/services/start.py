@@ -1,9 +1,9 @@
 """Start: SQL picks the run of each claimed session, or says why there is none.
 
 The answers that are no start are put right in Redis at once: an owner that SQL names gets its lease back, a held
-session is held, a suspect without a place waits in its class, a session with nothing eligible becomes idle (unless a
-run was heard of meanwhile). If Redis does not answer, the sessions stay leased and unlisted: the next renewal returns
-them.
+session is held, a suspect without a place waits in its class, one whose home is elsewhere waits for that host, a
+session with nothing eligible becomes idle (unless a run was heard of meanwhile). If Redis does not answer, the sessions
+stay leased and unlisted: the next renewal returns them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from oah.ports.broker import Broker, Claimed, Free, Release, Restore, Target
 from oah.ports.epochs import EpochSource
 from oah.ports.store import (
     AlreadyActive,
+    IsElsewhere,
     IsHeld,
     IsSuspect,
     NothingEligible,
@@ -28,12 +29,14 @@ from oah.ports.store import (
     Store,
 )
 from oah.ports.telemetry import Telemetry
+from oah.services.host_bound import HostBound
 
 _ANSWERS: dict[type, str] = {
     Started: "started",
     AlreadyActive: "active",
     IsHeld: "held",
     IsSuspect: "suspect",
+    IsElsewhere: "elsewhere",
     NothingEligible: "none",
 }
 
@@ -53,7 +56,7 @@ def _move(claim: Claimed, reply: StartReply, *, in_doubt: bool) -> Free | Releas
             if in_doubt:  # never started, so its run still waits
                 return Release(session_id, token, claim.ready_class)
             return Free(session_id, token, Target.IDLE)
-        case Started() | AlreadyActive():
+        case Started() | AlreadyActive() | IsElsewhere():
             return None
 
 
@@ -66,6 +69,7 @@ class StartRuns:
     epochs: EpochSource
     telemetry: Telemetry
     lease: timedelta
+    bound: HostBound
 
     def choose(self, worker_id: WorkerId, claims: Sequence[StartClaim]) -> list[StartReply]:
         """One transaction. Raises InDoubt (ask ``outcome``) and Unavailable (release the claims)."""
@@ -89,6 +93,9 @@ class StartRuns:
         try:
             self._restore(active)
             epoch = self.epochs.current()
+            self.bound.hand_over(
+                epoch, [(c, r.lane) for c, r in zip(claimed, replies, strict=True) if isinstance(r, IsElsewhere)]
+            )
             if frees:
                 self.broker.free(epoch, frees)
             if releases:

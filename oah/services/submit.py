@@ -14,7 +14,7 @@ from typing import Any
 
 from oah.core.model.ids import EpochId, RunId, SessionId, WorkspaceId
 from oah.core.model.retry import retry_wish
-from oah.core.model.run import OnBusy, OrderMode, RunClass
+from oah.core.model.run import COMMAND, OnBusy, OrderMode, RunClass
 from oah.core.policy import admission
 from oah.errors import EpochMismatch, InvalidRequest, RequestError
 from oah.ports.broker import Broker
@@ -45,6 +45,8 @@ class Asked:
     order: OrderMode = OrderMode.STRICT
     on_busy: OnBusy = OnBusy.ENQUEUE
     parent_run_id: RunId | None = None
+    command: bool = False
+    """Its text may be a command of the agent's program."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     idempotency_key: str | None = None
 
@@ -94,7 +96,7 @@ def prepare(
         retry=asked.retry,
         recovery_strategy=asked.recovery_strategy,
         recovery_max_attempts=asked.recovery_max_attempts,
-        metadata=admission.document(asked.metadata, what="metadata", rules=rules),
+        metadata=_metadata(asked, rules),
         idempotency_key=key,
         request_hash=fingerprint(asked) if key else None,
         on_busy=asked.on_busy,
@@ -102,7 +104,17 @@ def prepare(
     )
 
 
+def _metadata(asked: Asked, rules: admission.Rules) -> Mapping[str, Any]:
+    """A caller that passes on what others wrote must not pass on that it is a command."""
+    if COMMAND in asked.metadata:
+        raise InvalidRequest(f"metadata {COMMAND!r} is not for callers", hint="say command: true")
+    own = {COMMAND: True} if asked.command else {}
+    return admission.document({**asked.metadata, **own}, what="metadata", rules=rules)
+
+
 def _supported(asked: Asked) -> None:
+    if asked.command and asked.on_busy is OnBusy.STEER:
+        raise InvalidRequest("on_busy=steer excludes command: a command is never said into a turn")
     at_once = asked.on_busy.stops or asked.on_busy is OnBusy.STEER
     if at_once and (asked.delay_seconds is not None or asked.run_at is not None):
         raise InvalidRequest(f"on_busy={asked.on_busy} acts now: it excludes delay_seconds and run_at")
@@ -130,6 +142,7 @@ def fingerprint(asked: Asked) -> str:
         "on_busy": asked.on_busy,
         "parent": asked.parent_run_id,
         "metadata": asked.metadata,
+        **({"command": True} if asked.command else {}),
     }
     return hashlib.sha256(json.dumps(wish, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

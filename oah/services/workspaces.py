@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from oah.core.model.home import worktree_of
 from oah.core.model.ids import WorkspaceId
 from oah.core.model.run import RecoveryStrategy
 from oah.core.model.workspace import DEFAULT_WORKSPACE, Workspace
@@ -12,6 +13,7 @@ from oah.core.policy import admission
 from oah.errors import InvalidRequest, NotFound
 from oah.ports.clock import Ids
 from oah.ports.store import Store
+from oah.services.sessions import check_worktree
 
 _LARGEST = 1_000_000_000
 _MOST_ATTEMPTS = 1_000
@@ -51,7 +53,13 @@ def create(
 
 def change(store: Store, workspace: WorkspaceId, changes: Mapping[str, Any]) -> Workspace:
     """Change weight, caps and what it says about recovery. Raises NotFound, InvalidRequest."""
-    _bounds({name: value for name, value in changes.items() if name not in ("recovery_strategy", "answers")})
+    _bounds(
+        {name: value for name, value in changes.items() if name not in ("recovery_strategy", "answers", "worktree")}
+    )
+    worktree = worktree_of(changes.get("worktree"))
+    if worktree is not None:
+        check_worktree(worktree)
+        changes = {**changes, "worktree": worktree.document()}
     return store.update_workspace(workspace, dict(changes))
 
 

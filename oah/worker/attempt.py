@@ -267,6 +267,7 @@ class Attempts:
             run_id=run.id,
             attempt=run.attempt,
             input=run.input if letter is None else self.mail.text(letter),
+            command=run.command and letter is None,
             timeout=None if run.timeout is None else max(run.timeout - assignment.spent, timedelta(0)),
             deadline_in=deadline_in(self._context, assignment),
             idle=run.idle_timeout,
@@ -285,6 +286,8 @@ class Attempts:
             self._context.telemetry.count("oah_output_truncated_total", what="buffer")
         if result.output_blob is not None:
             self._context.telemetry.count("oah_output_truncated_total", what="result")
+        if result.output_cut:
+            self._context.telemetry.count("oah_output_truncated_total", what="screen")
 
     def _ending(
         self, assignment: Assignment, result: TurnResult, agent: Agent | None, kind: str, begun: float
@@ -310,6 +313,7 @@ class Attempts:
             exit_code=result.exit_code,
             error=error,
             recording_blob=result.recording,
+            output_cut=result.output_cut,
             **self._openings.facts(assignment, result, kind),
         )
         settlement = Settlement(assignment.fence, outcome, keep_owner=agent is not None)

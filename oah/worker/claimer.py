@@ -21,6 +21,7 @@ from oah.ports.broker import Claimed, ClaimReply, ClaimRequest, Free, Target
 from oah.ports.questions import Resumed
 from oah.ports.store import RunFence, StartClaim, Started, StartReply
 from oah.services.claim import ClaimSessions
+from oah.services.host_bound import HostBound
 from oah.services.start import StartRuns
 from oah.worker.context import WorkerContext
 from oah.worker.slots import Slots
@@ -60,7 +61,9 @@ class Claimer:
         self._slots = slots
         self._wake = wake
         self._claim = ClaimSessions(context.broker, context.epochs, context.telemetry)
-        self._start = StartRuns(context.store, context.broker, context.epochs, context.telemetry, context.rules.lease)
+        bound = HostBound(context.store, context.broker, context.rules.home_wait)
+        rules = context.rules
+        self._start = StartRuns(context.store, context.broker, context.epochs, context.telemetry, rules.lease, bound)
         self._hint = threading.Event()
         self._flight: _InFlight | None = None
         self._retry_at = 0.0
@@ -173,7 +176,7 @@ class Claimer:
             self._turn += 1
             place = self._table.suspects == 0
             resumes_only = self.wanted() <= 0
-            view = View(self._context.lanes, want, place)
+            view = View(self._context.all_lanes, want, place)
             request = ClaimRequest(
                 worker_id=self._context.worker_id,
                 request=token,
@@ -240,7 +243,7 @@ class Claimer:
         suspect = assignment.started.run.recovery_attempts > 0
         if self._table.resumed(fence, suspect=suspect) is None:
             assignment.lost = True
-        assignment.answer = resumed.answer
+        assignment.answer = resumed.answer or None  # answered at the terminal
         self._context.telemetry.count("oah_questions_total", kind=_kind(assignment), outcome="answered")
         self._slots.assign(assignment)
         if resumed.event_number:
@@ -279,7 +282,11 @@ class Claimer:
         """At most one of them may start a suspect, and only while the worker holds none: the one claimed as such."""
         place = self._table.suspects == 0
         chosen = next((c for c in claimed if c.ready_class is ReadyClass.SUSPECT), claimed[0])
-        return [StartClaim(c.session_id, c.token, suspect_place=place and c is chosen) for c in claimed]
+        here = self._context.place
+        return [
+            StartClaim(c.session_id, c.token, suspect_place=place and c is chosen, place=None if c.parked else here)
+            for c in claimed
+        ]
 
     def _look(self, claims: Sequence[StartClaim]) -> list[StartReply]:
         pause = threading.Event()

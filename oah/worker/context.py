@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
-from oah.core.model.home import HomeRules
+from oah.core.model.home import HomeMode, HomeRules
 from oah.core.model.hook import Hook
 from oah.core.model.ids import WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
@@ -44,6 +44,10 @@ class WorkerRules:
     """Runs that wait for an answer in no slot; each one more takes the place of a new run."""
     output_bytes: int = 1024 * 1024
     """Text of ``run.output`` events per attempt."""
+    home_wait: timedelta = timedelta(minutes=1)
+    """How long a session waits for the host of its local home when that is gone."""
+    tidy: timedelta = timedelta(minutes=1)
+    """How often leftovers of closed sessions are looked for."""
     agent_uid: int | None = None
     agent_gid: int | None = None
     """The user that agents run as; None: the worker's own."""
@@ -102,6 +106,8 @@ class WorkerContext:
     pid: int
     data_dir: Path
     homes: Homes
+    tidy: Callable[[], object] = lambda: None
+    """Takes away a little of what sessions that are over have left on this host."""
     home_rules: Callable[[str], HomeRules | None]
     """Of a profile; None: its agents have no files."""
     secrets: Secrets = field(default_factory=NoSecrets)
@@ -128,3 +134,18 @@ class WorkerContext:
     """How long a question of that profile's program stands."""
     on_drain: Callable[[], None] = lambda: None
     """An operator drains this worker: a process of its own ends, an embedded one only takes no more."""
+    place: str | None = None
+    """The mark of the homes that are here; None: homes are not asked about."""
+
+    @property
+    def home_lanes(self) -> tuple[Lane, ...]:
+        """Lanes of sessions that only this place can go on with."""
+        if self.place is None:
+            return ()
+        rules = ((lane, self.home_rules(lane.profile)) for lane in self.lanes)
+        return tuple(lane.at(self.place) for lane, each in rules if each is not None and each.mode != HomeMode.SHARED)
+
+    @property
+    def all_lanes(self) -> tuple[Lane, ...]:
+        """Of every session that this worker may claim."""
+        return (*self.lanes, *self.home_lanes)

@@ -74,7 +74,7 @@ class Ear(ThreadComponent):
         self.deaf = True
         deaf = self._claimer.wanted() <= 0
         self.deaf = deaf
-        lanes = () if deaf else self._context.lanes
+        lanes = () if deaf else self._context.all_lanes
         kind = self._context.broker.wait(self._context.worker_id, lanes, timeout=self._timeout())
         if self.stopping.is_set():
             return

@@ -13,6 +13,7 @@ from typing import Any
 
 from oah.core.dialogue.frames import Note, encoded
 from oah.core.model.ids import SessionId
+from oah.errors import Unavailable
 from oah.ports.clock import Clock
 from oah.ports.telemetry import Telemetry
 from oah.ports.viewing import LiveTerminal, LiveTerminals
@@ -61,12 +62,21 @@ class Endpoint(ThreadComponent):
         return None if self._server is None else self._server.address
 
     def run(self) -> None:
-        """Serve until `stop`. Raises Unavailable when the address is taken."""
-        self._server = self._open(host=self._host, port=self._port, page=self._page, talk=self._talk)
+        """Serve until `stop`. Raises Unavailable when it cannot listen there at all."""
+        self._server = self._bound()
         self.serving()
         if self.stopping.is_set():
             self._server.shut()
         self._server.serve()
+
+    def _bound(self) -> WireServer:
+        """At the port wanted, or any free one when it is taken: further workers of a host are found by the registry."""
+        try:
+            return self._open(host=self._host, port=self._port, page=self._page, talk=self._talk)
+        except Unavailable:
+            if self._port == 0:
+                raise
+        return self._open(host=self._host, port=0, page=self._page, talk=self._talk)
 
     def interrupt(self) -> None:
         """Hang up on everybody."""

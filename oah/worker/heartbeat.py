@@ -49,4 +49,5 @@ def beat(
         sessions={a.fence.session_id: a.fence.run_id for a in working},
         withdrawn=context.withdrawn,
     )
-    context.broker.report(report, ttl=max(context.rules.heartbeat * 3, context.rules.lease))
+    serves = () if cordoned or draining else context.home_lanes
+    context.broker.report(report, ttl=max(context.rules.heartbeat * 3, context.rules.lease), serves=serves)

@@ -4,6 +4,9 @@ Nothing here is evicted: such a run ends by its answer, by somebody who does not
 its worker. A pass looks for answers in SQL and has the sessions called (class ``resume``), again and again until they
 are claimed, so that whatever the broker has forgotten comes back. What is to end does so in a thread of its own: it
 needs no slot.
+
+Somebody may have answered at the terminal: then the question has left the screen, and that is written down as its
+answer.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ from datetime import timedelta
 
 from oah.core.model.ids import SessionId
 from oah.core.model.run import ReadyClass
-from oah.errors import LeaseError
+from oah.errors import Conflict, LeaseError, NotFound
 from oah.ports.broker import Ensure
+from oah.ports.steps import Inside
 from oah.worker.context import WorkerContext
 from oah.worker.table import Table
 from oah.worker.work import Assignment
@@ -26,6 +30,8 @@ log = logging.getLogger(__name__)
 
 CALL_AGAIN = 1.0
 """Seconds after which a session with an answer that nobody has claimed is called once more."""
+TERMINAL = "terminal"
+"""Who has answered when the question was gone from the screen."""
 
 
 class Waiting:
@@ -38,6 +44,8 @@ class Waiting:
         self._waiting: dict[SessionId, Assignment] = {}
         self._ending: dict[SessionId, Assignment] = {}
         self._called: dict[SessionId, float] = {}
+        self._gone: set[SessionId] = set()
+        """Whose question was not on the screen in the last pass: once may be the middle of a repaint."""
         self.finish: Callable[[Assignment], None] = lambda assignment: None
         """Ends a turn that waits; called in a thread of its own."""
         self.called: Callable[[], None] = lambda: None
@@ -54,6 +62,7 @@ class Waiting:
         """To go on in a slot; None: it is being ended."""
         with self._lock:
             self._called.pop(session_id, None)
+            self._gone.discard(session_id)
             return self._waiting.pop(session_id, None)
 
     def question(self, session_id: SessionId) -> int:
@@ -88,6 +97,8 @@ class Waiting:
         for assignment in waiting:
             if self._is_to_end(assignment):
                 self.end(assignment)
+            elif self._is_gone(assignment):
+                self._answered_there(assignment)
         if waiting:
             self._look(waiting)
 
@@ -101,6 +112,30 @@ class Waiting:
         left = deadline_in(self._context, assignment)
         return left is not None and left <= timedelta(0)
 
+    def _is_gone(self, assignment: Assignment) -> bool:
+        """Whether its question has left the screen, for two passes."""
+        session_id, waited = assignment.fence.session_id, assignment.waited
+        if waited is None or waited.agent.asks():
+            self._gone.discard(session_id)
+            return False
+        seen_before = session_id in self._gone
+        self._gone.add(session_id)
+        return seen_before
+
+    def _answered_there(self, assignment: Assignment) -> None:
+        """Write it down; the run goes on like any that was answered. Raises Unavailable."""
+        fence, waited = assignment.fence, assignment.waited
+        if waited is None or fence.session_id in self._called:
+            return
+        self._gone.discard(fence.session_id)
+        try:
+            inside = Inside(fence.run_id, fence=fence, by=TERMINAL)
+            self._context.store.answer_question(inside, waited.number, "")
+        except (Conflict, NotFound) as error:
+            log.debug("run %s: %s", fence.run_id, error)  # somebody was faster, and is heard
+        else:
+            log.info("run %s: its question was answered at the terminal", fence.run_id)
+
     def end(self, assignment: Assignment) -> None:
         """End its turn, as it is to end; nothing when somebody has taken it meanwhile."""
         session_id = assignment.fence.session_id
@@ -109,6 +144,7 @@ class Waiting:
                 return
             del self._waiting[session_id]
             self._called.pop(session_id, None)
+            self._gone.discard(session_id)
             self._ending[session_id] = assignment
 
         def act() -> None:

@@ -121,6 +121,7 @@ class Worker(ThreadComponent):
             self._heartbeat_loop,
             self._waiting_loop,
             self._loop("keeper", self._keeper, timedelta(seconds=1)),
+            self._loop("tidy", self._tidy, rules.tidy),
         ]
         self._load_engines()
 
@@ -318,6 +319,9 @@ class Worker(ThreadComponent):
                     self._context.on_drain()
                 case CommandKind.KILL | CommandKind.CLOSE | CommandKind.STEER | CommandKind.INPUT:
                     self._errands(command)
+
+    def _tidy(self) -> None:
+        self._context.tidy()
 
     def _heartbeat(self) -> None:
         """Commands are also read here, should a ``look`` have been lost."""

@@ -1,25 +1,34 @@
 """What comes in at the edges: stores that are not there at the start, garbage under every key, senseless requests."""
 
+import os
+import shutil
+import signal
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from oah.adapters.redis.keys import KEYS, Key
 from oah.cli.fleet import free_port
+from oah.cli.main import oah
 from oah.core.model.lane import Lane
 from tests.support import eventually
-from tests.support.scenes import Scene, play
+from tests.support.scenes import Act, Scene, play
 from tests.support.servers_redis import RealServer, valkey_binary
 from tests.support.servers_sql import PostgresServer
 
 pytestmark = pytest.mark.chaos
 
+PLACE = Path(tempfile.gettempdir()) / f"oah-edge-{os.getpid()}"
+"""Where the programs of these agents are not, at first."""
 PROGRAMS = {
-    "absent": 'name = "absent"\nkind = "command"\nargv = ["/nowhere/at-all", "{input}"]\n',
-    "forbidden": 'name = "forbidden"\nkind = "command"\nargv = ["/etc/passwd"]\n',
-    "gone": 'name = "gone"\nkind = "marker"\nargv = ["/nowhere/at-all"]\ninject = "{turn} {run}"\n',
+    "absent": f'name = "absent"\nkind = "command"\nargv = ["{PLACE}/absent", "{{input}}"]\n',
+    "forbidden": f'name = "forbidden"\nkind = "command"\nargv = ["{PLACE}/forbidden"]\n',
+    "gone": f'name = "gone"\nkind = "marker"\nargv = ["{PLACE}/gone"]\ninject = "{{turn}} {{run}}"\n',
     "mute": 'name = "mute"\nkind = "marker"\nargv = ["/bin/true"]\ninject = "{turn} {run}"\n',
 }
 PORTS = {"worker-1": free_port(), "controller": free_port()}
@@ -32,8 +41,13 @@ def scene(postgres_server: PostgresServer) -> Iterator[Scene]:
         "controller": {"OAH_CONTROLLER__PORT": str(PORTS["controller"])},
     }
     server = RealServer("valkey", valkey_binary())
-    with play(postgres_server, server, slots=4, cold=True, own=own, profiles=PROGRAMS) as found:
-        yield found
+    PLACE.mkdir()
+    (PLACE / "forbidden").touch(mode=0o644)
+    try:
+        with play(postgres_server, server, slots=4, cold=True, own=own, profiles=PROGRAMS) as found:
+            yield found
+    finally:
+        shutil.rmtree(PLACE)
 
 
 def ask(url: str) -> httpx.Response | None:
@@ -147,12 +161,19 @@ BAD_BODIES = {
     "above the limit": (b'{"input": "' + b"x" * 1_100_000 + b'"}', 413, "payload_too_large"),
 }
 REASONS = {
-    "absent": ("program_not_found", "/nowhere/at-all"),
-    "gone": ("program_not_found", "/nowhere/at-all"),
+    "absent": ("program_not_found", "/absent"),
+    "gone": ("program_not_found", "/gone"),
     "forbidden": ("spawn_failed", "Permission denied"),
     "mute": ("agent_not_ready", "ended before it was ready"),
     "cwd": ("spawn_failed", "/nowhere"),
 }
+
+
+def failed(act: Act, run: str, code: str, words: str) -> None:
+    """This run ended so."""
+    document = act.client.run(run)
+    assert (document["status"], document["error"]["code"]) == ("failed", code), document
+    assert words in document["error"]["message"]
 
 
 def test_senseless_requests_are_typed_errors_and_senseless_programs_failed_runs(scene: Scene) -> None:
@@ -169,15 +190,13 @@ def test_senseless_requests_are_typed_errors_and_senseless_programs_failed_runs(
             assert answer.headers["content-type"] == "application/problem+json"
         assert http.post("/v1/sessions/ses_none/runs", json={"input": "x"}).status_code == 404
         assert http.post("/v1/sessions", json={"agent": "none"}).json()["code"] == "unknown_agent"
-        bad = {name: act.session(name) for name in PROGRAMS}
+        bad = {"mute": act.session("mute")}
         bad["cwd"] = http.post("/v1/sessions", json={"agent": "shell", "cwd": "/nowhere"}).json()["id"]
         runs = {name: [act.submit(bad[name], "x") for _ in range(3)] for name in bad}
         act.wait_terminal()
-        for name, (code, words) in REASONS.items():
+        for name in bad:
             for run in runs[name]:
-                document = act.client.run(run)
-                assert (document["status"], document["error"]["code"]) == ("failed", code), document
-                assert words in document["error"]["message"]
+                failed(act, run, *REASONS[name])
         for worker in scene.worker_ids():
             with scene.only(worker):
                 act.wait_terminal([act.submit(act.session(), "0.05")])
@@ -185,3 +204,47 @@ def test_senseless_requests_are_typed_errors_and_senseless_programs_failed_runs(
         act.wait_terminal([asked])
         assert act.client.result(asked)["output"].strip() == "fine"
     assert scene.fleet.pids == processes, "a process has ended"
+
+
+def says_why(scene: Scene, run: str, lane: str, why: str) -> None:
+    """Everywhere where somebody would look: nobody serves it, and why the workers that are there do not."""
+    client = scene.client
+    document = client.run(run)
+    assert document["status"] == "queued"
+    reason = document["wait_reason"]
+    assert (reason["code"], reason["lane"], reason["withdrawn"]) == ("no_worker", lane, {why: 2})
+    assert f"no live worker serves lane {lane}; 2 withdrew it: {why}" in reason["message"]
+    environment = {"OAH_API_URL": scene.fleet.url, "OAH_API_KEY": scene.fleet.key}
+    shown = CliRunner().invoke(oah, ["run", "show", run], env=environment)
+    assert shown.exit_code == 0 and f"2 withdrew it: {why}" in shown.stdout, shown.output
+    found = client.diagnosis(waiting_seconds=0)
+    assert {"lane": lane, "sessions": 1, "withdrawn": {why: 2}} in found["unserved_lanes"]
+    [waiting] = [each for each in found["waiting"] if each["run_id"] == run]
+    assert waiting["wait_reason"] == {"code": "no_worker", "message": reason["message"]}
+
+
+def test_a_run_whose_program_no_worker_has_says_so_and_runs_once_one_has_it(scene: Scene) -> None:
+    """What it would have failed with is for those whose program goes while a worker serves it."""
+    scene.heal()
+    scene.fleet.wait_ready(within=30)
+    scene.fleet.wait_workers()
+    programs = {name: PLACE / name for name in ("absent", "forbidden", "gone")}
+    with scene.act() as act:
+        sessions = {name: act.session(name) for name in programs}
+        first = {name: act.submit(sessions[name], "x") for name in programs}
+        for name, path in programs.items():
+            says_why(scene, first[name], f"default/{name}", f"no program {str(path)!r} on the PATH")
+        for path in programs.values():
+            path.write_text("#!/bin/sh\nexit 0\n")
+            path.chmod(0o755)
+        scene.fleet.kill("worker-1", signal.SIGTERM, reap=20)
+        scene.fleet.restart("worker-1")
+        act.wait_terminal()
+        assert {act.client.run(first[name])["status"] for name in ("absent", "forbidden")} == {"completed"}
+        failed(act, first["gone"], "agent_not_ready", "ended before it was ready")
+        for name, path in programs.items():
+            path.chmod(0o644) if name == "forbidden" else path.unlink()
+        late = {name: act.submit(sessions[name], "x") for name in programs}
+        act.wait_terminal()
+        for name in programs:
+            failed(act, late[name], *REASONS[name])

@@ -288,7 +288,8 @@ def test_a_run_that_a_limit_has_stopped_goes_again_when_it_is_released(clerk: Cl
 
 def test_a_wait_may_have_a_limit_too(clerk: Clerk, inside: Inside) -> None:
     clerk.store.wait_run(inside, "approval", timeout=SHORT)
-    eventually(lambda: [each.reason for each in clerk.store.stop_overdue(limit=10)] == [StopReason.STEP_TIMEOUT])
+    (stopped,) = eventually(lambda: clerk.store.stop_overdue(limit=10))
+    assert stopped.reason is StopReason.WAIT_TIMEOUT
 
 
 def test_a_step_of_an_attempt_that_is_over_stops_nobody(clerk: Clerk, inside: Inside) -> None:

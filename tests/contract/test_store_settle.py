@@ -41,6 +41,16 @@ def test_an_outcome_is_kept_whole(clerk: Clerk) -> None:
     clerk.audit()
 
 
+def test_an_answer_that_a_screen_has_cut_says_so_in_its_event(clerk: Clerk) -> None:
+    said = []
+    for cut in (True, False):
+        clerk.submit()
+        fence = fence_of(clerk.start())
+        clerk.store.settle([Settlement(fence, Outcome(RunStatus.COMPLETED, "the end", output_cut=cut))])
+        said.append(clerk.store.events(fence.session_id, after=0, limit=100)[-1].data)
+    assert said == [{"output_cut": True}, {}]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"attempt": 2}, {"attempt": 0}, {"token": ClaimToken("other")}, {"run_id": RunId("b")}, {"session_id": "s2"}],

@@ -13,7 +13,7 @@ from oah.adapters.pty.profiles import load_profiles
 from oah.adapters.pty.screen import ScreenModel
 from oah.core.dialogue import turn
 from oah.core.dialogue.reading import Condition, Reading, read
-from oah.core.dialogue.reply import reply
+from oah.core.dialogue.reply import is_cut, reply
 from oah.core.dialogue.screen_profile import ScreenProfile, screen_profile
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -81,6 +81,7 @@ class Seen:
     begun_at: float
     over_at: float | None = None
     reply: str = ""
+    cut: bool = False
     ended_at: float = 0.0
     conditions: list[Condition] = field(default_factory=list)
     asked: list[turn.Asks] = field(default_factory=list)
@@ -155,6 +156,9 @@ class Replay:
         )
         if isinstance(verdict, turn.Over | turn.Unseen):
             self.turns[-1].over_at, self.turns[-1].reply = now, self._reply()
+            rules, text = self.recorded.rules, self.recorded.texts[self.turns[-1].number - 1]
+            screen = self.model.look()
+            self.turns[-1].cut = is_cut(screen, text, rules.reply, rules.screen.composer, mark=self._mark)
         elif isinstance(verdict, turn.Asks):
             self.turns[-1].asked.append(verdict)
 

@@ -5,6 +5,7 @@ recognised rather than misread.
 """
 
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -43,10 +44,16 @@ def _complete(seen: Seen, recorded: Recording, text: str) -> bool:
     return all(word in reply for word in words[-3:])
 
 
+@cache
+def played(name: str) -> Replay:
+    """The recording as it is, judged once."""
+    return Replay(recording(name))
+
+
 @talks
 def test_a_turn_is_over_when_its_reply_is_there_and_not_before(name: str) -> None:
     recorded = recording(name)
-    replay = Replay(recorded)
+    replay = played(name)
     assert Condition.READY in replay.start
     assert [seen.number for seen in replay.turns] == [1, 2, 3]
     for seen in replay.turns:
@@ -64,8 +71,18 @@ def test_a_turn_is_over_when_its_reply_is_there_and_not_before(name: str) -> Non
 @talks
 def test_the_reply_is_what_the_driver_has_read(name: str) -> None:
     recorded = recording(name)
-    for seen, said in zip(Replay(recorded).turns, recorded.said, strict=True):
+    for seen, said in zip(played(name).turns, recorded.said, strict=True):
         assert folded(seen.reply) == folded(said)
+
+
+@talks
+def test_a_reply_that_is_not_whole_says_so(name: str) -> None:
+    """On a program's other screen nothing that scrolls away is kept."""
+    recorded = recording(name)
+    for seen in played(name).turns:
+        words = [folded(part) for part in foretold(recorded.texts[seen.number - 1])]
+        whole = all(word in folded(seen.reply) for word in words)
+        assert seen.cut is not whole, (seen.number, seen.reply)
 
 
 # --- programs that have changed ---

@@ -32,6 +32,21 @@ def raw(api, path, headers=None, seconds=10.0):
         return response.status_code, response.headers, list(response.iter_lines())
 
 
+def test_a_stream_ends_with_its_key(api):
+    client = api.client()
+    session, _ = session_of(client)
+    made = client.create_key("short", workspace="default", scopes=["read"])
+    path, headers = f"/v1/sessions/{session}/events", {"authorization": f"Bearer {made['secret']}"}
+    with api.http(None) as http:
+        with http.stream("GET", f"{path}?after=0&keep_alive=1", headers=headers, timeout=10) as response:
+            assert response.status_code == 200
+            lines = response.iter_lines()
+            assert "event: run.queued" in [next(lines) for _ in range(5)]
+            client.revoke_key(made["id"])
+            assert list(lines).count(": keep-alive") < 5, "and then it has ended"
+        assert http.get(path, headers=headers).status_code == 401
+
+
 def test_a_session_stream_tells_everything_in_order(apis):
     client = apis.client()
     session, [first] = session_of(client)

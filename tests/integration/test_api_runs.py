@@ -61,6 +61,7 @@ def test_a_runs_life(apis):
             "message": "no live worker serves lane default/shell",
             "lane": "default/shell",
             "workers": 0,
+            "withdrawn": {},
         }
         assert run["created_at"].endswith("Z")
         assert http.get(f"/v1/runs/{run_id}/result").json()["output"] is None
@@ -449,6 +450,9 @@ def test_a_fleet_without_its_broker(api):
         ({"input": "x", "metadata": {"a": float("inf")}}, 400, "invalid_request"),
         ({"input": "x", "metadata": {"a": "y" * 70_000}}, 413, "payload_too_large"),
         ({"input": "x", "metadata": []}, 422, "invalid_request"),
+        ({"input": "x", "metadata": {"oah.command": True}}, 400, "invalid_request"),
+        ({"input": "x", "command": "yes please"}, 422, "invalid_request"),
+        ({"input": "x", "command": True, "on_busy": "steer"}, 400, "invalid_request"),
     ],
 )
 def test_bad_submits(shared_api, fields, status, code):
@@ -458,6 +462,21 @@ def test_bad_submits(shared_api, fields, status, code):
         answer = http.post(f"/v1/sessions/{session}/runs", content=body, headers={"content-type": "application/json"})
         problem(answer, status, code)
         assert http.get("/v1/runs", params={"session": session}).json()["items"] == []
+
+
+def test_a_run_says_that_its_text_is_a_command(shared_api):
+    with shared_api.http() as http:
+        session = new_session(http)["id"]
+        shown = []
+        for fields in ({}, {"command": True, "metadata": {"k": 1}}, {"command": False}):
+            run_id = submit(http, session, **fields).json()["id"]
+            run = http.get(f"/v1/runs/{run_id}").json()
+            shown.append((run["command"], run["metadata"]))
+            assert shared_api.store.run(run_id, None).command is run["command"]
+        assert shown == [(False, {}), (True, {"k": 1}), (False, {})]
+        headers = {"Idempotency-Key": "as-a-command"}
+        assert submit(http, session, headers=headers, command=True).status_code == 202
+        problem(submit(http, session, headers=headers), 409, "idempotency_conflict")
 
 
 @pytest.mark.parametrize("key", ["a b", "x" * 256])
@@ -515,6 +534,10 @@ def test_twenty_megabytes_are_refused_and_the_server_goes_on(shared_api):
         ({"agent": "shell", "title": "x" * 600}, 413, "payload_too_large"),
         ({"agent": "shell", "cwd": "relative"}, 400, "invalid_request"),
         ({"agent": "shell", "cwd": "/a\0b"}, 400, "invalid_text"),
+        ({"agent": "shell", "worktree": {"repo": "relative"}}, 400, "invalid_request"),
+        ({"agent": "shell", "worktree": {"repo": "/r", "ref": "--force"}}, 400, "invalid_request"),
+        ({"agent": "shell", "worktree": {"repo": "/r"}, "cwd": "/w"}, 400, "invalid_request"),
+        ({"agent": "shell", "worktree": "/r"}, 422, "invalid_request"),
         ({"agent": "shell", "env": {"A=B": "x"}}, 400, "invalid_request"),
         ({"agent": "shell", "env": {"A": {"secret": "../NAME"}}}, 400, "invalid_secret_name"),
         ({"agent": "shell", "labels": {"a": 1}}, 422, "invalid_request"),

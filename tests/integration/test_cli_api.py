@@ -52,6 +52,30 @@ def session() -> str:
     return result.stdout.strip()
 
 
+@pytest.mark.parametrize(
+    ("words", "wish"),
+    [
+        ("/r/one", {"repo": "/r/one"}),
+        ("/r/one@origin/main", {"repo": "/r/one", "ref": "origin/main"}),
+        ("/r/a@b@HEAD", {"repo": "/r/a@b", "ref": "HEAD"}),
+    ],
+)
+def test_a_session_asks_for_a_worktree(words: str, wish: dict[str, str]) -> None:
+    made = document("session", "create", "--agent", "shell", "--worktree", words)
+    assert document("session", "show", made["id"])["worktree"] == wish
+
+
+def test_a_workspace_gives_worktrees_to_sessions_that_name_no_directory() -> None:
+    wish = {"repo": "/r/one", "ref": "main"}
+    assert document("workspace", "update", "default", "--worktree", "/r/one@main")["worktree"] == wish
+    made = [document("session", "create", "--agent", "shell", *more) for more in ([], ["--cwd", "/"])]
+    own = document("session", "create", "--agent", "shell", "--worktree", "/r/two")
+    assert [each["worktree"] for each in (*made, own)] == [wish, None, {"repo": "/r/two"}]
+    assert call("workspace", "update", "default", "--worktree", "relative").exit_code != 0
+    assert document("workspace", "update", "default", "--worktree", "none")["worktree"] is None
+    assert document("session", "create", "--agent", "shell")["worktree"] is None
+
+
 def test_a_run_from_submit_to_recording(session: str, tmp_path: Path) -> None:
     waited = call("run", "submit", session, "echo sky is $COLOUR", "--wait")
     assert (waited.exit_code, waited.stdout) == (0, "sky is blue\n"), waited.stderr

@@ -74,7 +74,9 @@ def test_repair_needs_the_stores() -> None:
 
 
 def test_agent_check_names_the_fault(short_tmp: Path) -> None:
-    assert call("agent", "check").exit_code == 0
+    listed = call("agent", "check", "--json")
+    assert listed.exit_code == 0, "what only the package speaks of may be missing"
+    assert {item["name"] for item in json.loads(listed.stdout)["items"] if item["shipped"]} > {"shell", "codex"}
     directory = short_tmp / "d" / "agents.d"
     directory.mkdir(parents=True)
     (directory / "good.toml").write_text('name = "good"\nkind = "command"\nargv = ["sh", "-c", "{input}"]\n')

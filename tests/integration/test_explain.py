@@ -49,7 +49,7 @@ def test_runs_that_wait_for_long_say_why(world: World) -> None:
     assert codes == {lone.id: "no_worker", behind.id: "behind_run", paused.id: "session_held"}
     assert document["waiting_reasons"] == {"no_worker": 1, "behind_run": 1, "session_held": 1}
     assert document["oldest_waiting_seconds"] >= 99
-    assert document["unserved_lanes"] == [{"lane": str(SERVED), "sessions": 2}]
+    assert document["unserved_lanes"] == [{"lane": str(SERVED), "sessions": 2, "withdrawn": {}}]
     assert document["unplaced"] == []
     assert _told(world, waiting_for=timedelta(hours=1))["waiting"] == []
     assert _told(world, limit=1)["truncated"] == ["waiting"]

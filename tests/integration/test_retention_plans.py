@@ -75,9 +75,10 @@ WORK = {
     **{
         str(what): lambda store, what=what: store.prune(what, 14 * DAY, after=None, limit=10, dry_run=False)
         for what in Aged
-        if what not in (Aged.RUNS, Aged.RECORDINGS)
+        if what not in (Aged.RUNS, Aged.RECORDINGS, Aged.HOMES)
     },
     "aged_recordings": lambda store: store.aged_recordings(14 * DAY, after=None, limit=10),
+    "aged_archives": lambda store: store.aged_archives(14 * DAY, after=None, limit=10),
     "aged_runs": lambda store: store.aged_runs(14 * DAY, after=None, limit=10, with_events=True),
     "prune_runs": lambda store: store.prune_runs([RunId(f"r{n}") for n in range(1, 11)], 14 * DAY),
     "evict": lambda store: store.evict_dead_letters(keep=500, since=timedelta(minutes=1)),

@@ -11,9 +11,10 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
-from oah.adapters.sql.migrate import _configuration
+from oah.adapters.sql.migrate import alembic_configuration, revisions
 from oah.adapters.sql.store import open_store
 from oah.adapters.sql.tables import metadata
 from oah.core.model.ids import ClaimToken, RunId, SessionId, WorkerId
@@ -119,7 +120,7 @@ def test_work_of_the_schema_before_goes_on(empty_url: str) -> None:
     store = open_store(empty_url)
     database = store._database  # type: ignore[attr-defined]
     with database.migrating() as connection:
-        configuration = _configuration()
+        configuration = alembic_configuration()
         configuration.attributes["connection"] = connection
         command.upgrade(configuration, "0001")
     clock = "now()" if empty_url.startswith("postgres") else "now_us()"
@@ -146,3 +147,9 @@ def test_work_of_the_schema_before_goes_on(empty_url: str) -> None:
     assert [step.name for step in store.steps(RunId("over"))] == ["noted", "run.requeued"]
     clerk.audit()
     store.close()
+
+
+def test_the_files_of_versions_are_named_as_alembic_knows_them() -> None:
+    """Processes look at the schema without loading Alembic, and go by the files' names."""
+    walked = ScriptDirectory.from_config(alembic_configuration()).walk_revisions()
+    assert revisions() == tuple(script.revision for script in reversed(list(walked)))

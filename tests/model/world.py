@@ -45,6 +45,7 @@ from oah.services import submit
 from oah.services.claim import ClaimSessions
 from oah.services.decisions import Decisions
 from oah.services.epoch import EpochKeeper
+from oah.services.host_bound import HostBound
 from oah.services.settle import Ended, SettleRuns
 from oah.services.start import StartRuns
 from tests.support.broker_audit import audit
@@ -126,7 +127,7 @@ class SimWorker:
         self.epochs = world.keeper()
         parts = (world.store, world.broker, self.epochs, NullTelemetry())
         self._claim = ClaimSessions(world.broker, self.epochs, NullTelemetry())
-        self._start = StartRuns(*parts, LEASE)
+        self._start = StartRuns(*parts, LEASE, HostBound(world.store, world.broker, LEASE))
         self._settle = SettleRuns(*parts)
 
     def claim(self, *, want: int = 2, lost: bool = False) -> None:

@@ -14,7 +14,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from oah.adapters.embedded.private import end_unused
 from oah.cli.fleet import free_port
 from oah.client import Client
 from oah.core.dialogue.frames import BEARER, SUBPROTOCOL
-from oah.errors import Conflict, Forbidden, NotFound, Unauthorized
+from oah.errors import Conflict, Forbidden, NotFound, Unauthorized, Unavailable
 from oah.testing import profiles
 from oah.testing.fleet import API, Fleet
 from tests.support.viewers import Watcher
@@ -150,7 +150,7 @@ def test_many_viewers_are_one_connection_to_the_worker(fleet: Fleet, client: Cli
 
 def test_a_viewer_that_stands_still_is_dropped_to_a_snapshot(fleet: Fleet, client: Client) -> None:
     """It is a process that is stopped while the program floods; nobody waits for it."""
-    flood = "read x; yes 01234567890123456789012345678901234567 | head -c 40000000; echo; read y; echo $y; read z"
+    flood = "read x; yes 01234567890123456789012345678901234567 | head -c 20000000; echo; read y; echo $y; read z"
     _, run = begin(client, flood)
     eventually(lambda: client.run(run)["status"] == "running", within=20)
     code = (
@@ -257,6 +257,25 @@ def test_keys_scopes_and_workspaces(fleet: Fleet, client: Client) -> None:
     assert "transcript" in str(ended.value.hint)
 
 
+def test_a_revoked_key_sees_and_types_no_more(fleet: Fleet, client: Client) -> None:
+    _, run = begin(client, "read x; echo got $x")
+    eventually(lambda: client.run(run)["status"] == "running", within=20)
+    made, other = (client.create_key(name, workspace="default", scopes=["read", "run"]) for name in ("gone", "stays"))
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(Client(fleet.url, key["secret"])) for key in (made, other))
+        writer = stack.enter_context(one.attach(run_id=run, write=True))
+        watched, stays = Watcher(writer), Watcher(stack.enter_context(two.attach(run_id=run)))
+        watched.hears("granted")
+        client.revoke_key(made["id"])
+        assert watched.ends(within=8) == (4401, "the key was revoked")
+        with pytest.raises(Unavailable):
+            writer.type(b"too late\r")
+        after = stack.enter_context(two.attach(run_id=run, write=True))  # nobody's lease stands in the way
+        Watcher(after).hears("granted")
+        after.type(b"the other\r")
+        stays.shows("got the other")
+
+
 def test_the_endpoint_of_a_worker_wants_its_token_and_nobody_shows_it(fleet: Fleet, client: Client) -> None:
     session, run = begin(client, "read x")
     assert "token" not in str(client.workers())
@@ -272,6 +291,15 @@ def test_the_endpoint_of_a_worker_wants_its_token_and_nobody_shows_it(fleet: Fle
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
+def has_size(client: Client, run: str, child: pexpect.spawn[bytes], rows: int) -> bool:
+    """Whether the terminal has as many rows. Says what the command shows when it never has."""
+    found = client.screen(run_id=run)["rows"]
+    if found != rows:
+        child.expect([pexpect.TIMEOUT, pexpect.EOF], timeout=0)
+    assert found == rows, f"{found} rows; the command: alive {child.isalive()}, {(child.before or b'')[-1000:]!r}"
+    return True
+
+
 def test_the_command_shows_types_and_gives_the_terminal_back(fleet: Fleet, client: Client) -> None:
     session, run = begin(client, "echo begun; read x; echo over $x; read y")
     eventually(lambda: "begun" in shown(client, run), within=20)
@@ -281,14 +309,17 @@ def test_the_command_shows_types_and_gives_the_terminal_back(fleet: Fleet, clien
     )
     assert (plain.returncode, "begun" in plain.stdout) == (0, True), plain.stderr
     assert "\x1b" not in plain.stdout
+    stale = {**env, "LINES": "20", "COLUMNS": "70"}  # as a shell leaves them
     child = pexpect.spawn(
-        sys.executable, ["-c", OAH, "run", "attach", run, "--write"], env=env, dimensions=(30, 90), timeout=20
+        sys.executable, ["-c", OAH, "run", "attach", run, "--write"], env=stale, dimensions=(30, 90), timeout=20
     )
     child.expect_exact("begun")
-    eventually(lambda: figure(WORKER, 'oah_viewers{kind="write"}') == 1, within=10)
+    # Its size comes when it may write: from then on keys are typed.
+    eventually(lambda: has_size(client, run, child, 30), within=10, what="its size is the window's")
+    child.setwinsize(32, 100)
+    eventually(lambda: has_size(client, run, child, 32), within=10, what="its size is the window's when that changes")
     child.send("now\r")
     child.expect_exact("over now")
-    eventually(lambda: client.screen(run_id=run)["rows"] == 30, within=10, what="its size is the window's")
     child.send("\x1d")
     child.expect_exact("\x1b[?1049l")
     child.expect_exact("detached")

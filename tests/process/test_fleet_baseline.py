@@ -27,7 +27,7 @@ HINTS = re.compile(r":(wake|control|lanes|leader|claim)\b|^rq:")
 """Come and go with the moment, as hints do; each bounded as said above."""
 BOUNDED = re.compile(
     r"^(oah:\{0\}:(epoch|seq|rings|ws:[\w-]+|lanes|wake:.+|claim:worker-\d)"
-    r"|oah:\{g\}:(workers|worker:worker-\d|control:worker-\d|leader)|rq:.+)$"
+    r"|oah:\{g\}:(workers|worker:worker-\d|control:worker-\d|leader|served)|rq:.+)$"
 )
 
 

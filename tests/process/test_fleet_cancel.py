@@ -134,7 +134,9 @@ def test_an_agent_that_traps_everything_is_killed_within_the_graces_with_its_gra
 
 def test_an_interrupt_ends_the_active_run_and_is_next(arena: Arena) -> None:
     session, client = arena.session(), arena.fleet.client
-    live = arena.submit(session, "x=kept; echo go; sleep 60")
+    # A run is `running` before its text is typed: what the agent must keep is told in a run before.
+    known, live = arena.submit(session, "x=kept"), arena.submit(session, "sleep 60")
+    arena.wait_done(known, within=30)
     eventually(lambda: arena.run(live)["status"] == "running", within=30, what="it runs")
     waiting = arena.submit(session, "echo second $x")
     urgent = client.submit(session, "echo first $x", on_busy="interrupt")["id"]

@@ -14,6 +14,7 @@ from oah.testing import profiles
 from tests.support.arena import Arena, Own, Row, open_arena
 from tests.support.servers_redis import RealServer
 from tests.support.servers_sql import PostgresServer
+from tests.unit.test_homes_worktree import commit, git
 
 FIRST, SECOND = "worker-1", "worker-2"
 MODES = ("local", "archived", "shared")
@@ -30,7 +31,12 @@ def own(directory: Path, url: str, redis: RealServer) -> Own:
         profile = text.replace('name = "diary"', f'name = "diary-{mode}"') + f'\n[home]\nmode = "{mode}"\n'
         for data in ("d", "d2"):
             (directory / data / PROFILES_DIR / f"diary-{mode}.toml").write_text(profile)
-    everybody = {"OAH_BLOBS_DIR": f"{directory}/b", "OAH_HOMES_DIR": f"{directory}/s", "OAH_WORK_DIR": f"{directory}/w"}
+    everybody = {
+        "OAH_BLOBS_DIR": f"{directory}/b",
+        "OAH_HOMES_DIR": f"{directory}/s",
+        "OAH_WORK_DIR": f"{directory}/w",
+        "OAH_WORKER__REPOSITORIES": f'["{directory}/r"]',
+    }
     return {
         "api": everybody,
         "controller": everybody,
@@ -41,7 +47,13 @@ def own(directory: Path, url: str, redis: RealServer) -> Own:
 
 @pytest.fixture(scope="module")
 def opened(postgres_server: PostgresServer) -> Iterator[Arena]:
-    env = {"OAH_WORKER__DRAIN_GRACE_SECONDS": "1", "OAH_WORKER__HEARTBEAT_SECONDS": "1"}
+    env = {
+        "OAH_WORKER__DRAIN_GRACE_SECONDS": "1",
+        "OAH_WORKER__HEARTBEAT_SECONDS": "1",
+        "OAH_HOME_WAIT_SECONDS": "6",
+        "OAH_RETENTION__HOMES_DAYS": "0.00001",
+        "OAH_RETENTION__EVERY_SECONDS": "1",
+    }
     with open_arena(postgres_server, workers=2, slots=4, env=env, own=own) as arena:
         yield arena
 
@@ -139,6 +151,73 @@ def test_killed_in_its_first_run_a_conversation_goes_on_where_it_began(arena: Ar
     assert kinds[0] == ("fresh", "first")
     assert kinds[1] in (("resumed", None), ("repaired", "record_cut")), arena.story(run)
     assert told(row) == (2, "begin [[first 100000 0.02]]")
+
+
+def test_a_local_home_is_gone_on_with_by_its_host_and_nobody_else(arena: Arena) -> None:
+    sessions = [arena.session("diary-local") for _ in range(4)]
+    arena.wait_done(*[arena.submit(session, "remember") for session in sessions], within=30)
+    restarted(arena)  # no agent is warm
+    arena.only(SECOND)
+    runs = [arena.submit(session, "again") for session in sessions]
+    # The other worker, all idle, has claimed and handed over each of them, once.
+    for session in sessions:
+        arena.wait(lambda s=session: "@" in arena.place(s).get("lane", ""), *runs, within=4, what="it waits for it")
+    arena.only(FIRST, SECOND)
+    for run, row in zip(runs, arena.wait_done(*runs, within=30), strict=True):
+        assert last(arena, run) == ("resumed", None, "local"), arena.story(run)
+        assert arena.attempts(run)[0]["worker_id"].startswith(FIRST)
+        assert told(row) == (2, "remember")
+    assert arena.sql("SELECT count(*) AS n FROM run_attempts WHERE run_id = ANY(%s)", runs)[0]["n"] == 4
+
+
+def test_a_session_works_in_a_worktree_of_its_own(arena: Arena) -> None:
+    repo = arena.fleet.data_dir.parent / "r" / "one"
+    repo.mkdir(parents=True)
+    git(repo, "init", "-q", "-b", "main")
+    commit(repo, "first")
+    session = arena.session("shell", worktree={"repo": str(repo), "ref": "main"})
+    work = arena.submit(session, "git branch --show-current; ls; echo draft > draft; pwd")
+    [row] = arena.wait_done(work, within=20)
+    assert row["result"].split() == [f"oah/{session}", "first", f"{arena.fleet.data_dir.parent}/w/{session}"]
+    restarted(arena)
+    again = arena.submit(session, "cat draft")
+    missing = arena.submit(arena.session("shell", worktree={"repo": f"{repo}-none"}), "ls")
+    plain = arena.submit(arena.session("shell", worktree={"repo": str(repo.parent)}), "ls")
+    outside = arena.submit(arena.session("shell", worktree={"repo": str(arena.fleet.data_dir)}), "ls")
+    rows = arena.wait_done(again, missing, plain, outside, within=30)
+    assert rows[0]["result"].split() == ["draft"]
+    codes = [(row["status"], row["error_code"]) for row in rows[1:]]
+    assert codes == [
+        ("failed", "repository_missing"),
+        ("failed", "not_a_repository"),
+        ("failed", "repository_not_allowed"),
+    ]
+    assert arena.fleet.client.session(session)["worktree"] == {"repo": str(repo), "ref": "main"}
+
+
+def test_what_closed_sessions_left_is_removed_where_it_lies(arena: Arena) -> None:
+    top = arena.fleet.data_dir.parent
+    repo = top / "r" / "two"
+    repo.mkdir(parents=True)
+    git(repo, "init", "-q", "-b", "main")
+    commit(repo, "first")
+    stays = arena.session("diary-local")
+    closed = [arena.session(f"diary-{mode}") for mode in MODES]
+    clean, drafts = (arena.session("shell", worktree={"repo": str(repo)}) for _ in range(2))
+    runs = [arena.submit(session, "hello") for session in (stays, *closed)]
+    arena.wait_done(*runs, arena.submit(clean, "true"), arena.submit(drafts, "echo x > draft"), within=30)
+
+    def left(session: str) -> list[Path]:
+        places = ("d/homes/*", "d2/homes/*", "s/*", "s/.work", "w", "b/homes")
+        return [path for place in places for path in top.glob(f"{place}/{session}")]
+
+    assert all(left(session) for session in (stays, *closed, clean, drafts))
+    for session in (*closed, clean, drafts):
+        arena.fleet.client.close_session(session)
+    for session in (*closed, clean):
+        arena.wait(lambda s=session: not left(s), within=20, what="its directories and archives are gone")
+    assert left(stays) and (top / "w" / drafts / "draft").exists()
+    assert git(repo, "branch", "--list", "--format=%(refname:short)", "oah/*") == f"oah/{drafts}"
 
 
 def restarted(arena: Arena) -> None:

@@ -15,6 +15,7 @@ from oah.errors import Conflict, InvalidRequest
 from oah.testing import processes
 from tests.support.arena import Arena, open_arena
 from tests.support.servers_sql import PostgresServer
+from tests.support.viewers import Watcher
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
@@ -107,7 +108,7 @@ def test_fifty_runs_wait_and_the_next_one_runs_at_once(arena: Arena, client: Cli
     with ThreadPoolExecutor(8) as pool:  # two people answer each
         twice = list(pool.map(answer, [run for run in runs[1:] for _ in range(2)]))
     assert twice.count("accepted") == MANY - 1
-    assert set(twice) <= {"accepted", "already_answered", "run_not_waiting"}
+    assert set(twice) <= {"accepted", "already_answered", "question_over", "run_not_waiting"}
     for row in arena.wait_done(*runs, within=90):
         assert (row["status"], row["attempt"]) == ("completed", 1), row
         assert "answered 1" in row["result"]
@@ -126,6 +127,29 @@ def test_a_run_that_goes_on_may_exceed_the_cap_of_its_workspace(arena: Arena, cl
     (row,) = arena.wait_done(waits, within=20)
     assert "answered 3" in row["result"] and arena.run(long)["status"] == "running"
     client.cancel(long)
+
+
+def test_a_question_that_is_answered_at_the_terminal_is_answered(arena: Arena, client: Client) -> None:
+    run = ask(arena)
+    wait_asked(arena, run)
+    with client.attach(run_id=run, write=True) as terminal:
+        viewer = Watcher(terminal)
+        viewer.hears("granted")
+        viewer.shows("Do you want to proceed")
+        terminal.type(b"2")
+        (row,) = arena.wait_done(run, within=30)
+    assert row["status"] == "completed" and "answered 2" in row["result"], row
+    resumed = next(event for event in arena.events(run) if event["type"] == "run.resumed")
+    assert resumed["data"]["by"] == "terminal"
+
+
+def test_a_text_is_a_command_only_when_its_run_says_so(arena: Arena, client: Client) -> None:
+    session = arena.session("inky")
+    text, command = arena.submit(session, "/status"), arena.submit(session, "/status", command=True)
+    first, second = arena.wait_done(text, command, within=30)
+    assert (first["status"], first["error_code"]) == ("failed", "command_refused")
+    assert b"command not found" in client.recording(command), "the program took it for one"
+    assert second["status"] == "completed"
 
 
 def test_a_question_is_answered_with_words_and_a_second_question_is_another(arena: Arena, client: Client) -> None:

@@ -21,7 +21,7 @@ from tests.support import eventually
 from tests.support.terminals import LONG, nap, napping, pass_time, pty_host, read_until, spec
 
 TICKING = "(sleep {0}; echo never) & while :; do sleep 0.05; echo tick; done"
-TREE = "setsid sleep {0} & (env -i setsid sleep {0} &); echo up; sleep {0}"
+TREE = "trap '' HUP INT TERM; setsid sleep {0} & (env -i setsid sleep {0} &); echo up; sleep {0}"
 
 
 class Worker:

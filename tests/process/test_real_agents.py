@@ -1,31 +1,32 @@
 """Real agent programs through the queue, offline: a fleet, their own terminals, and a model that can be foretold.
 
-`make test` runs those that install quickly where it runs (tests/support/real_agents.py says which), `make test-agents`
-all of them.
+`make test` runs those that install quickly (tests/support/real_agents.py says which), `make test-agents` all of them.
+One conversation with each program goes through all tests, because their starts are what costs.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oah.testing.fleet import Fleet
 from tests.support.mock_llm import Asked, MockModel, mock_model
-from tests.support.real_agents import PROGRAMS, binaries, chosen, environment, install, told
+from tests.support.real_agents import PROGRAMS, chosen, environment, path, settle, told
 from tests.support.waiting import eventually
 
 NAMES = chosen()
 ONE_LINE = {"llm"}
 """Their chat takes one line at a time; without a screen they take any text."""
-NAMELESS = {"llm", "qwen"}
-"""Their screens do not say how a conversation is called: they are gone on with by name without a screen."""
-DEAD_BY_INTERRUPT = {"llm"}
+NAMELESS = {"llm"}
+"""Its screen does not say how a conversation is called: it is gone on with by name without a screen."""
 SECONDS = 120
 
 real = pytest.mark.parametrize("name", NAMES)
@@ -40,14 +41,11 @@ def model() -> Iterator[MockModel]:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """One worker that knows where the programs are."""
-    for name in NAMES:
-        install(name)
-    path = ":".join([*(str(binaries(name)) for name in NAMES), "/usr/local/bin:/usr/bin:/bin"])
     with ExitStack() as stack:
         directory = Path("/tmp") / f"oah-r-{secrets.token_hex(4)}"
         directory.mkdir(mode=0o700)
         stack.callback(_remove, directory)
-        env = {"OAH_WORKER__PATH": path, "OAH_WORKER__CHECK_PROFILES": "version"}
+        env = {"OAH_WORKER__PATH": path(*NAMES), "OAH_WORKER__CHECK_PROFILES": "version"}
         yield stack.enter_context(Fleet(directory / "d", workers=1, slots=2, lease_seconds=30, env=env))
 
 
@@ -64,15 +62,25 @@ class Talk:
         self.fleet, self.model = fleet, model
         env = environment(agent, model.url, directory / "settings")
         self.session = str(fleet.client.create_session(agent, env=env)["id"])
+        self.last = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether it is free for another text."""
+        return not self.last or self.fleet.client.run(self.last)["status"] in ("completed", "cancelled")
 
     def submit(self, text: str) -> str:
-        return str(self.fleet.client.submit(self.session, text)["id"])
+        self.last = str(self.fleet.client.submit(self.session, text)["id"])
+        return self.last
+
+    def done(self, run: str) -> str:
+        """What a run has answered."""
+        row = self.fleet.client.wait(run, timeout=SECONDS)
+        assert row["status"] == "completed", row
+        return _plain(self.fleet.client.output(run))
 
     def say(self, text: str) -> str:
-        """What a run has answered."""
-        run = self.fleet.client.wait(self.submit(text), timeout=SECONDS)
-        assert run["status"] == "completed", run
-        return _plain(self.fleet.client.output(run["id"]))
+        return self.done(self.submit(text))
 
     def asked(self, word: str) -> list[Asked]:
         """The questions whose newest texts contain this."""
@@ -83,9 +91,17 @@ class Talk:
         return max((each for each in self.asked(word) if word in each.last), key=lambda each: len(each.texts))
 
 
+@pytest.fixture(scope="module")
+def talks() -> dict[str, Talk]:
+    return {}
+
+
 @pytest.fixture
-def talk(fleet: Fleet, model: MockModel, tmp_path: Path, name: str) -> Talk:
-    return Talk(fleet, model, tmp_path, name)
+def talk(fleet: Fleet, model: MockModel, tmp_path: Path, name: str, talks: dict[str, Talk]) -> Talk:
+    """The conversation that the tests before have left, unless they have left it in the middle."""
+    if name not in talks or not talks[name].over:
+        talks[name] = Talk(fleet, model, tmp_path, name)
+    return talks[name]
 
 
 def _plain(text: str) -> str:
@@ -103,9 +119,10 @@ def test_three_turns_are_one_conversation(talk: Talk) -> None:
 
 @real
 def test_a_long_text_of_many_lines_is_given_once_and_whole(
-    fleet: Fleet, model: MockModel, tmp_path: Path, name: str
+    fleet: Fleet, model: MockModel, tmp_path: Path, talk: Talk, name: str
 ) -> None:
-    talk = Talk(fleet, model, tmp_path, f"{name}-headless" if name in ONE_LINE else name)
+    if name in ONE_LINE:
+        talk = Talk(fleet, model, tmp_path, f"{name}-headless")
     mark = secrets.token_hex(6)
     text = "\n".join([f"begin {mark}", *(f"{row:03d} {'lorem ipsum ' * 4}{mark}" for row in range(270)), "end."])
     assert len(text) > 17_000
@@ -117,6 +134,33 @@ def test_a_long_text_of_many_lines_is_given_once_and_whole(
         assert said.count(f"begin {mark}") == 1
         assert said.count(mark) <= 271
     assert any(_plain(text) in _plain(each.last) for each in questions)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if PROGRAMS[name].tool])
+def test_what_it_may_not_do_by_itself_is_allowed_over_http(talk: Talk, fleet: Fleet, name: str) -> None:
+    client, mark = fleet.client, secrets.token_hex(6)
+    run = talk.submit(f"{PROGRAMS[name].tool}make a file {mark}")
+    row = eventually(lambda: _found(client.run(run)), within=SECONDS, what="it asks, or ends")
+    assert row["status"] == "waiting_tool", row
+    question = row["question"]
+    assert (question["kind"], len(question["choices"]) >= 2) == ("permission", True), question
+    assert "touch here" in question["text"]
+    assert not _made(fleet)
+    client.send_input(run, question["choices"][0]["key"])
+    assert mark in talk.done(run)
+    for made in _made(fleet):
+        made.unlink()
+        break
+    else:
+        raise AssertionError("it was allowed and not done")
+
+
+def _found(row: dict[str, Any]) -> dict[str, Any] | None:
+    return row if row["status"] not in ("queued", "running") else None
+
+
+def _made(fleet: Fleet) -> list[Path]:
+    return list((fleet.data_dir / "work").rglob("here"))
 
 
 @real
@@ -189,3 +233,16 @@ def test_the_run_says_which_programs_it_tries() -> None:
     assert all(name in first for name in NAMES)
     assert all(name in rest for name in PROGRAMS if name not in NAMES)
     assert NAMES
+
+
+def test_without_npm_the_others_run_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.support.real_agents.CACHE", tmp_path)
+    monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:9/")
+    for variable in ("OAH_TEST_AGENTS", "OAH_TEST_AGENTS_MISSED"):
+        monkeypatch.delenv(variable, raising=False)
+    settle(os.environ)
+    assert chosen() == ("llm",)
+    assert "real agents: llm; NPM COULD NOT BE REACHED FOR: codex, qwen; not in this run: claude-code" in told()
+    monkeypatch.setenv("OAH_TEST_AGENTS", "codex")
+    settle(os.environ)
+    assert chosen() == ("codex",), "what was asked for by name must be there"

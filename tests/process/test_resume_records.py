@@ -10,10 +10,13 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import oah.testing
 from oah.adapters.pty.resume import Conversation
+from oah.errors import AgentError
 from oah.ports.agent import AgentSpec
-from oah.ports.opening import AgentKind
+from oah.ports.opening import REFUSED, AgentKind
 
 PROGRAM = Path(oah.testing.__file__).parent / "diary_agent.py"
 TABLES = tomllib.loads((PROGRAM.parent / "agents.d" / "diary.toml").read_text())
@@ -140,3 +143,21 @@ def test_reasons_to_begin_anew(tmp_path: Path) -> None:
     broken.begin()
     assert (broken.opening.kind, broken.opening.reason) == (AgentKind.FRESH, "transcript_broken")
     assert broken.current() == broken.opening.session_ref, "an old record is not taken for the new conversation's"
+
+
+def test_without_words_of_its_own_an_end_before_it_is_ready_is_a_refusal(tmp_path: Path) -> None:
+    """The run begins anew, which is said; it does not fail for ever."""
+    tables = {"resume": {"argv": ["--continue", "{ref}"]}}
+    conversation = Conversation(spec(tmp_path, "a-name"), tables, source="any")
+    conversation.begin()
+    assert conversation.going_on
+    with pytest.raises(AgentError) as caught:
+        conversation.refuse("whatever it says")
+    assert caught.value.code == REFUSED
+    with_words = Conversation(
+        spec(tmp_path, "a-name"), {"resume": {**tables["resume"], "refused": ["No such"]}}, source=""
+    )
+    with_words.begin()
+    with_words.refuse("the network is away")
+    with pytest.raises(AgentError):
+        with_words.refuse("Error: No such conversation")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +86,20 @@ def submits(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("alternate", [False, True], ids=["main-screen", "other-screen"])
 def test_every_text_arrives_as_text_and_once(desk: Bench, tmp_path: Path, alternate: bool) -> None:
-    """The reply comes only after a while, and the turn is not over before it is there."""
-    path = tmp_path / "submits"
-    agent = desk.open("inky", env={"INKY": json.dumps({"alternate": alternate}), "OAH_SUBMITS": str(path)})
+    """The reply comes only after a while, and the turn is not over before it is there. Shared among some agents."""
     assert len(CORPUS) >= 50
-    for number, text in enumerate(CORPUS[:: 4 if alternate else 1]):
+    texts = CORPUS[:: 4 if alternate else 1]
+    agents = 2 if alternate else 5
+    with ThreadPoolExecutor(agents) as pool:
+        parts = [(texts[n::agents], tmp_path / f"{n}") for n in range(agents)]
+        list(pool.map(lambda part: converse(desk, *part, alternate=alternate), parts))
+    desk.close_agents()
+
+
+def converse(desk: Bench, texts: list[str], path: Path, *, alternate: bool) -> None:
+    """One agent is given them one after the other."""
+    agent = desk.open("inky", env={"INKY": json.dumps({"alternate": alternate}), "OAH_SUBMITS": str(path)})
+    for number, text in enumerate(texts):
         last = f"[[say this was {number}]]"
         result = desk.turn(agent, f"{text}\n{last}")
         assert (result.status, result.delivery) == (TurnStatus.COMPLETED, Outcome.CONFIRMED), (text, result)
@@ -98,7 +108,6 @@ def test_every_text_arrives_as_text_and_once(desk: Bench, tmp_path: Path, altern
         taken = submits(path)
         assert len(taken) == number + 1, text
         assert taken[-1] == {"text": f"{harmless(text)}\n{last}"}, text
-    desk.close_agents()
 
 
 @pytest.mark.parametrize("text", ["/quit", "  /quit", "!ls", "\u200b/quit", "\x1b[201~/quit"[6:], "\t!ls"])

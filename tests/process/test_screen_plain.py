@@ -11,6 +11,8 @@ import pytest
 from oah.adapters.pty.agents import PtyAgent
 from oah.core.model.delivery import Outcome
 from oah.ports.agent import TurnStatus
+from tests.support import eventually
+from tests.support.real_agents import node
 from tests.support.terminals import Bench, bench
 
 DONE = TurnStatus.COMPLETED
@@ -40,11 +42,11 @@ echo = '{echo}'
 _PROGRAMS = {
     "bash": ('["bash", "--noprofile", "--norc", "-i"]', r"^bash-[0-9.]+[#$] ?(.*)$"),
     "python": ('["{python}", "-i", "-q"]', r"^>>> ?(.*)$"),
-    "node": ('["node", "-i"]', r"^> ?(.*)$"),
+    "node": (f'["{node()}", "-i"]', r"^> ?(.*)$"),
     "sqlite": ('["sqlite3"]', r"^sqlite> ?(.*)$"),
     "repl": ('["{python}", "-c", "import code; code.interact(\'\')"]', r"^>>> ?(.*)$"),
     "cat": ('["cat"]', "^(.*)$"),
-    "sink": ('["sh", "-c", "stty -echo; cat >/dev/null"]', "^(.*)$"),
+    "sink": ('["sh", "-c", "stty -echo; cat >swallowed"]', "^(.*)$"),
 }
 
 
@@ -70,8 +72,7 @@ def desk(shared: Bench) -> Iterator[Bench]:
 
 
 def opened(desk: Bench, name: str) -> PtyAgent:
-    program = {"sqlite": "sqlite3", "node": "node"}.get(name)
-    if program is not None and shutil.which(program) is None:
+    if name == "sqlite" and shutil.which("sqlite3") is None:
         name = "repl"  # the same questions to a prompt that is always there
     return desk.open(name)
 
@@ -119,6 +120,8 @@ def test_a_sink_is_unverified_once(desk: Bench) -> None:
     result = desk.turn(agent, "hello")
     assert (result.status, result.delivery, result.output) == (DONE, Outcome.UNVERIFIED, "")
     assert time.monotonic() - begun < 8
+    swallowed = desk.directory / "swallowed"
+    eventually(lambda: swallowed.read_text() == "hello\n", what="it was given once")
 
 
 @pytest.mark.parametrize("size", [255, 1023, 1024, 4095])
@@ -137,5 +140,5 @@ def test_lines_that_it_would_cut_are_refused_and_nothing_is_typed(desk: Bench) -
 
 
 def test_the_programs_that_were_there() -> None:
-    """Node and sqlite3 are stood for by a Python prompt where they are missing."""
-    assert all(shutil.which(name) for name in ("bash", "cat"))
+    """sqlite3 is stood for by a Python prompt where it is missing."""
+    assert all(shutil.which(name) for name in ("bash", "cat", str(node())))

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from oah.adapters.pty.screen_agent import ScreenAgent
+from oah.core.dialogue.reply import CUT
 from oah.core.model.delivery import Outcome
 from oah.core.model.question import Choice
 from oah.core.model.timeout import TimeoutReason
@@ -217,6 +218,28 @@ def test_a_reply_that_looks_like_a_prompt_or_a_dialog_ends_nothing_early(desk: B
     assert len(inky.texts) == 6
 
 
+def test_a_question_that_somebody_answers_at_the_terminal_stands_no_more(desk: Bench, path: Path) -> None:
+    inky = Inky(desk, path)
+    result = inky.turn("[[permission]]\n[[say done]]")
+    assert result.status is WAITING and inky.agent.asks()
+    assert inky.agent.live is not None
+    inky.agent.live.type(b"1", timedelta(seconds=2))
+    eventually(lambda: not inky.agent.asks(), within=10, what="it has left the screen")
+    result = inky.resume(None)
+    assert (result.status, result.output.splitlines()) == (DONE, ["answered 1", "done"])
+    assert [each["text"] for each in inky.submits if each.get("dialog")] == ["1"], "nothing was typed besides"
+
+
+def test_an_answer_that_comes_too_late_is_not_typed(desk: Bench, path: Path) -> None:
+    inky = Inky(desk, path)
+    assert inky.turn("[[permission]]\n[[say done]]").status is WAITING
+    assert inky.agent.live is not None
+    inky.agent.live.type(b"3", timedelta(seconds=2))
+    eventually(lambda: not inky.agent.asks(), within=10, what="it has left the screen")
+    assert "answered 3" in inky.resume("1").output
+    assert len(inky.texts) == 2, "and no text came of it"
+
+
 def test_a_long_reply_is_whole_and_is_shown_as_it_grows(desk: Bench, path: Path) -> None:
     control = HeldTurn()
     inky = Inky(desk, path)
@@ -273,6 +296,21 @@ def test_a_cancel_of_a_program_that_ignores_keys_kills_it(desk: Bench, path: Pat
     assert (result.status, result.tree_empty) == (CANCELLED, True)
     assert time.monotonic() - begun < 5
     assert napping(7501) == []
+
+
+def test_a_reply_that_has_scrolled_off_the_other_screen_says_so(desk: Bench, path: Path) -> None:
+    inky = Inky(desk, path, alternate=True)
+    short = inky.turn("[[say all of it]]")
+    assert (short.output, short.output_cut) == ("all of it", False)
+    result = inky.turn("[[lines 60]]")
+    assert result.status is DONE and result.output_cut
+    first, *rest = result.output.splitlines()
+    assert first == CUT
+    assert rest[-1].strip() == "line 59 of a long answer" and "line 0 " not in result.output
+    assert result.recording is not None
+    recording = (desk.blobs.get(result.recording) or b"").decode()
+    assert all(f"line {n} of a long answer" in recording for n in range(60)), "the recording has all that was drawn"
+    assert not inky.turn("[[say and on]]").output_cut
 
 
 # --- questions ---
@@ -333,6 +371,7 @@ def test_somebody_who_answers_at_the_terminal_is_enough(desk: Bench, path: Path)
     inky.turn("[[permission]]")
     inky.agent.running.terminal.write(b"2", timedelta(seconds=1))
     eventually(lambda: any(each.get("dialog") for each in inky.submits), what="the dialog is answered")
+    eventually(lambda: "Do you want to proceed" not in inky.agent.snapshot().text, what="and its screen says so")
     result = inky.resume("1")
     assert (result.status, result.output) == (DONE, "answered 2")
     assert [each["text"] for each in inky.submits if each.get("dialog")] == ["2"], "1 was not typed"

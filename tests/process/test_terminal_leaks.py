@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
+from operator import le
 from pathlib import Path
 
 import pytest
 
 from oah.ports.agent import TurnStatus
+from oah.testing import processes
 from tests.support import eventually
-from tests.support.terminals import Bench, bench
+from tests.support.terminals import FULL, LONG, Bench, bench, read_all, resident_kib, spec
 
 DONE = TurnStatus.COMPLETED
 
@@ -24,44 +29,89 @@ def desk(tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
-def held() -> tuple[int, int]:
-    """Descriptors and threads of this process."""
-    return len(os.listdir("/proc/self/fd")), threading.active_count()
+def held(*pids: int) -> list[int]:
+    """Threads of this process, descriptors of all."""
+    return [threading.active_count(), *(processes.descriptors(pid) for pid in (os.getpid(), *pids))]
 
 
-def zombies() -> list[int]:
-    """Ours, and those of our children."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[0] == "Z" and int(fields[1]) == os.getpid():
-            found.append(int(name))
-    return found
+def zombies(*parents: int) -> set[int]:
+    """Theirs, and ours."""
+    return {
+        pid for parent in (os.getpid(), *parents) for pid in processes.children(parent) if processes.state(pid) == "Z"
+    }
+
+
+@contextmanager
+def nothing_left(desk: Bench) -> Iterator[None]:
+    """Neither in this process nor in the host: descriptors, threads, processes, zombies. (Orphans of the tests before
+    become our children, and are not this test's.)"""
+    pid = desk.host.host_pid
+    before, others = held(pid), zombies(pid)
+    yield
+    assert desk.host.live() == ()
+    assert desk.host.host_pid == pid
+    eventually(
+        lambda: all(map(le, held(pid), before)), what=f"threads, descriptors as before: {before}, not {held(pid)}"
+    )
+    eventually(lambda: zombies(pid) <= others, what="no zombie")
+    assert processes.children(pid) == []
+
+
+RUNS = 5_000
 
 
 def test_five_thousand_runs_leave_nothing(desk: Bench) -> None:
-    """Most in agents that stay, as runs of a session are; every twentieth in a fresh one."""
+    """In agents that stay, as runs of a session do; every 250th in a fresh one."""
 
     def session(number: int) -> int:
         done = 0
-        for _ in range(5):
-            agent = desk.agents.open(_spec(desk, f"{number}-{done}"))
-            done += sum(desk.turn(agent, f"[[say {turn}]]").status is DONE for turn in range(250))
+        for turn in range(5):
+            agent = desk.agents.open(_spec(desk, f"{number}-{turn}"))
+            done += sum(desk.turn(agent, f"[[say {turn}]]").status is DONE for turn in range(RUNS // 20))
             assert agent.close(timedelta(seconds=1))
         return done
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda n: desk.once("true").status, range(8)))
         desk.close_agents()
-        before = held()
-        assert sum(pool.map(session, range(4))) == 5_000
-    assert desk.host.live() == ()
-    eventually(lambda: held()[0] <= before[0], what=f"descriptors as before ({before[0]}), not {held()[0]}")
-    eventually(lambda: held()[1] <= before[1], what="threads as before")
-    assert zombies() == []
+        with nothing_left(desk):
+            assert sum(pool.map(session, range(4))) == RUNS
+
+
+SPAWNS = 5_000 if FULL else 500
+
+
+def test_p08_thousands_of_starts_from_a_process_with_busy_threads_leave_nothing(desk: Bench) -> None:
+    """Threads that log and allocate are what a fork in their process would catch with locks held."""
+    over, log = threading.Event(), logging.getLogger("tests.busy")
+    log.addHandler(logging.StreamHandler(io.StringIO()))
+
+    def busy() -> None:
+        while not over.wait(0.02):
+            log.warning("%s", [str(number) for number in range(20)])
+
+    def start(number: int) -> None:
+        process = desk.host.spawn(spec("sh", "-c", f"exit {number % 100}"))
+        notice = process.wait(LONG)
+        assert notice is not None
+        assert notice.exit_code == number % 100
+        read_all(process)
+        process.terminal.close()
+
+    start(0)
+    with nothing_left(desk), ThreadPoolExecutor(30) as threads, ThreadPoolExecutor(4) as pool:
+        for _ in range(30):
+            threads.submit(busy)
+        try:
+            points = []
+            for part in range(5):
+                list(pool.map(start, range(part * SPAWNS // 5, (part + 1) * SPAWNS // 5)))
+                points.append((*held(desk.host.host_pid)[1:], resident_kib(desk.host.host_pid)))
+        finally:
+            over.set()
+    descriptors = [point[:2] for point in points]
+    assert all(abs(a - b) <= 4 for point in descriptors for a, b in zip(point, descriptors[0], strict=True)), points
+    assert points[-1][2] - points[1][2] < 2048, f"the host grows: {points}"
 
 
 def _spec(desk: Bench, name: str):  # type: ignore[no-untyped-def]
@@ -82,18 +132,15 @@ def _spec(desk: Bench, name: str):  # type: ignore[no-untyped-def]
     )
 
 
-def test_a_hundred_programs_and_some_screens_leave_nothing(desk: Bench) -> None:
+def test_programs_and_screens_leave_nothing(desk: Bench) -> None:
     desk.once("true")
     agent = desk.open("inky")
     desk.turn(agent, "hello")
     desk.close_agents()
-    before = held()
-    for _ in range(100):
-        assert desk.once("true").status is DONE
-    for _ in range(4):
-        agents = [desk.open("inky") for _ in range(2)]
-        assert all(desk.turn(agent, "hello").status is DONE for agent in agents)
-        desk.close_agents()
-    eventually(lambda: held()[0] <= before[0], what="descriptors as before")
-    eventually(lambda: held()[1] <= before[1], what="threads as before")
-    assert zombies() == []
+    with nothing_left(desk):
+        for _ in range(20):
+            assert desk.once("true").status is DONE
+        for _ in range(2):
+            agents = [desk.open("inky") for _ in range(2)]
+            assert all(desk.turn(agent, "hello").status is DONE for agent in agents)
+            desk.close_agents()

@@ -20,7 +20,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from oah.errors import OahError
-from oah.testing import ledger_agent, processes
+from oah.testing import ledger_agent, processes, verdict
 from oah.testing.fleet import Fleet
 from oah.testing.ledger import LedgerRun, Line, Violation, judge, read_ledger
 from oah.testing.profiles import install_testing_agents
@@ -178,22 +178,13 @@ class Arena:
         lines = [line for line in read_ledger(self.ledger) if not sessions or line.session in sessions]
         return judge(lines, rows)
 
-    def unexplained(self, *runs: str) -> list[str]:
-        """Second starts without a recorded reason, and recorded reasons that contradict each other."""
-        chosen = set(runs)
-        rows = self.sql("SELECT * FROM run_attempts ORDER BY run_id, attempt")
-        told = {
-            (row["run_id"], row["attempt"], row["type"])
-            for row in self.sql("SELECT run_id, attempt, type FROM run_events WHERE run_id IS NOT NULL")
-        }
-        before: Row | None = None
-        found = []
-        for row in rows:
-            first = before is None or before["run_id"] != row["run_id"]
-            if (not chosen or row["run_id"] in chosen) and not _explained(row, None if first else before, told):
-                found.append(f"{row['run_id']}#{row['attempt']}: {row['reason']} after {before and before['outcome']}")
-            before = row
-        return found
+    def unexplained(self) -> list[str]:
+        """Second starts without a recorded reason, and recorded reasons that contradict each other. Nobody requeues
+        anything here, so that is no reason either."""
+        attempts = self.sql("SELECT * FROM run_attempts ORDER BY run_id, attempt")
+        events = self.sql("SELECT run_id, attempt, type FROM run_events WHERE run_id IS NOT NULL")
+        wrong = [*verdict.unexplained(attempts, events), *(row for row in attempts if row["reason"] == "requeued")]
+        return [f"{row['run_id']}#{row['attempt']}: {row['reason']}" for row in wrong]
 
     def check(self, *sessions: str) -> None:
         """No overlap, order kept, every second start explained, nobody left in charge of what is over."""
@@ -219,21 +210,6 @@ class Arena:
                 parts += [f"  owner {o}" for o in self.owners() if o["session_id"] == run["session_id"]]
                 parts.append(f"  redis {self.place(run['session_id'])}")
         return "\n".join([*parts, self.fleet.report(last=40)])
-
-
-def _explained(row: Row, before: Row | None, told: set[tuple[str, int, str]]) -> bool:
-    match row["reason"]:
-        case "first":
-            return before is None and row["attempt"] == 1
-        case "recovered":
-            outcomes, event = ("worker_lost",), "run.recovered"
-        case "released":
-            outcomes, event = ("released",), "run.released"
-        case "retried":
-            outcomes, event = ("failed", "timed_out"), "run.retrying"
-        case _:
-            return False
-    return before is not None and before["outcome"] in outcomes and (row["run_id"], before["attempt"], event) in told
 
 
 Own = dict[str, dict[str, str]]

@@ -12,7 +12,7 @@ SHARD = keys.EPOCH.at().removesuffix("epoch")
 def shift_time(client: Any, ms: int, *, waits_only: bool = False) -> None:
     """As if `ms` had passed: everything that is stamped lies that much earlier. `waits_only`: due times and ends of
     holds, while leases stay as they are."""
-    waits = [keys.DUE.at(), keys.HELD.at()]
+    waits = [keys.DUE.at(), keys.HELD.at(), keys.AFFINITY.at()]
     for key in waits if waits_only else [*waits, keys.LEASES.at(), *client.keys(SHARD + "ready:since:*")]:
         for member, score in client.zrange(key, 0, -1, withscores=True):
             if score != float("inf"):
@@ -51,6 +51,9 @@ def audit(client: Any) -> dict[str, dict[str, str]]:
     _called(client, found, by_place["parked"])
     _active(client, found, by_place["leased"])
     assert _members(client, keys.DUE.at()) == {f.decode() for f in client.hkeys(keys.DUE_SESSION.at())}, "due"
+    bound = {name for name in by_place["ready"] if "@" in found[name]["lane"]}
+    assert _members(client, keys.AFFINITY.at()) == bound, "affinity"
+    assert not [name for name in found.keys() - bound if "@" in found[name].get("lane", "")], "bound, but not ready"
     for key in client.keys(SHARD + "wake:*"):
         assert client.llen(key) <= 64, key
     for key in client.keys(SHARD + "session:*:queue"):

@@ -255,6 +255,7 @@ class _Handler(BaseHTTPRequestHandler):
         answer = _answer(items, asked.texts)
         self.server.model.asked.append(asked)
         self.server.model.closing.wait(answer.wait)
+        self.server.model.pass_gates(asked)
         if answer.status != 200:
             return self._whole(answer.status, {"type": "error", "error": {"type": "mock", "message": "as you wish"}})
         whole, events = speak(answer, next(_numbers))
@@ -309,6 +310,7 @@ class MockModel:
     def __init__(self) -> None:
         self.asked: list[Asked] = []
         self.closing = threading.Event()
+        self._gates: dict[str, threading.Event] = {}
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.model = self
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -318,8 +320,25 @@ class MockModel:
     def close(self) -> None:
         """Answer what waits, and nothing more."""
         self.closing.set()
+        self.let_go()
         self._server.shutdown()
         self._server.server_close()
+
+    def hold(self, *words: str) -> None:
+        """Questions with these in a text of the user are answered when they are let go."""
+        self._gates.update((word, threading.Event()) for word in words)
+
+    def let_go(self) -> None:
+        """Answer what is held, and what else comes."""
+        gates, self._gates = self._gates, {}
+        for gate in gates.values():
+            gate.set()
+
+    def pass_gates(self, asked: Asked) -> None:
+        """Wait as long as a question is held."""
+        for word, gate in self._gates.items():
+            if any(word in text for text in asked.texts):
+                gate.wait()
 
     def heard(self, text: str) -> list[Asked]:
         """The questions whose last text contains this."""

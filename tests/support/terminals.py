@@ -3,6 +3,8 @@
 import contextlib
 import itertools
 import os
+import resource
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -29,6 +31,37 @@ QUICK_LADDER = KillLadder(key=SHORT, interrupt=SHORT, terminate=SHORT)
 LONG = timedelta(seconds=20)
 
 _numbers = itertools.count(1)
+
+
+FULL = bool(os.environ.get("OAH_TEST_FULL"))
+"""Whether what is dear is tried in full: thousands of spawns, hundreds of megabytes."""
+
+
+def resident_kib(pid: int) -> int:
+    """Memory of a process that is in RAM."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() // 1024
+
+
+@contextlib.contextmanager
+def watched_memory(*pids: int) -> Iterator[dict[int, int]]:
+    """What each process has grown by at most, in KiB, filled in at the end."""
+    before = {pid: resident_kib(pid) for pid in pids}
+    most = dict(before)
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.02):
+            most.update((pid, max(most[pid], resident_kib(pid))) for pid in pids)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    grown: dict[int, int] = {}
+    try:
+        yield grown
+    finally:
+        over.set()
+        thread.join()
+        grown.update((pid, most[pid] - before[pid]) for pid in pids)
 
 
 def nap(number: int) -> str:

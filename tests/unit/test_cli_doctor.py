@@ -269,6 +269,12 @@ def _one(run: str | None, session: str = "s1", seconds: float = 200.0) -> dict:
             ["at least 2", "2h", "2x workspace_cap", "r1", "oah run show"],
         ),
         ({"unserved_lanes": [{"lane": "gpu/codex", "sessions": 3}]}, "stuck_lanes", "error", ["gpu/codex (3)"]),
+        (
+            {"unserved_lanes": [{"lane": "gpu/codex", "sessions": 3, "withdrawn": {"no program 'codex'": 2}}]},
+            "stuck_lanes",
+            "error",
+            ["gpu/codex (3; 2 withdrew it: no program 'codex')", "oah worker show"],
+        ),
     ],
 )
 def test_what_does_not_move_is_named_with_what_to_do(document: dict, check: str, level: str, words: list[str]) -> None:

@@ -18,8 +18,8 @@ from oah.errors import InvalidRequest
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("OAH_API_URL", "OAH_API_KEY", "OAH_DATA_DIR", "OAH_CONFIG", "OAH_WORKER", "OAH_WORKER__SLOTS"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("OAH_")]:
+        monkeypatch.delenv(name)
 
 
 def _admin_key(tmp_path) -> None:
@@ -147,10 +147,10 @@ def test_completion(shell: str) -> None:
 
 
 def test_completion_knows_the_commands() -> None:
-    environment = {**os.environ, "_OAH_COMPLETE": "bash_complete", "COMP_WORDS": "oah run at", "COMP_CWORD": "2"}
+    environment = {**os.environ, "_OAH_COMPLETE": "bash_complete", "COMP_WORDS": "oah run att", "COMP_CWORD": "2"}
     code = "from oah.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, env=environment)
-    assert done.stdout.split() == ["plain,attempts"]
+    assert done.stdout.split() == ["plain,attach", "plain,attempts"]
 
 
 def test_a_reader_that_has_left_is_no_failure() -> None:

@@ -86,6 +86,14 @@ def test_a_command_is_refused_unless_one_is_meant(text: str) -> None:
     assert planned(text, command=True).text.endswith(text[-5:])
 
 
+@pytest.mark.parametrize("text", ["exit", " Exit\n", "\tEXIT ", "say  bye"])
+def test_a_whole_text_that_is_a_command_is_refused_unless_one_is_meant(text: str) -> None:
+    rules = dataclasses.replace(PASTED, words=("exit", "say bye"), guard=" ")
+    assert refused(text, rules) == "command_refused", "no guard helps"
+    assert planned(text, rules, command=True).text
+    assert planned(f"{text} now", rules).text
+
+
 def test_a_guard_that_helps_is_put_before_a_command() -> None:
     assert planned(" /clear", dataclasses.replace(PASTED, guard="- ")).text == "- /clear"
     assert planned("not /clear", dataclasses.replace(PASTED, guard="- ")).text == "not /clear"

@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from oah.core.dialogue.place import Place, place
-from oah.core.dialogue.reading import Condition, Reading, read, unknown
+from oah.core.dialogue.reading import Condition, Dialog, DialogRule, Reading, read, stands, unknown
 from oah.core.dialogue.turn import Asks, Going, Over, Turn, TurnRules, Unseen, judge, key, output, replied
 from oah.core.model.question import Choice, DialogKind, Question
-from tests.support.screens import ASKS, PROMPT, RULE, RULES, composed, screen
+from tests.support.screens import ASKS, PROMPT, RULE, RULES, composed, pattern, screen
 
 RULES_OF_TURN = TurnRules()
 
@@ -195,3 +195,90 @@ def test_what_blocks_is_no_question() -> None:
     assert DialogKind.FATAL.blocks
     assert not any(kind.blocks for kind in DialogKind if kind not in (DialogKind.LOGIN, DialogKind.FATAL))
     assert timedelta(seconds=20) == RULES_OF_TURN.unknown
+
+
+# --- where a dialog is ---
+
+FRAMED = DialogRule(
+    name="permission",
+    kind=DialogKind.PERMISSION,
+    lines=(pattern("Do you want to proceed"),),
+    choice=pattern(r"^\W*(\d)\. (.*)$"),
+    top=pattern("^╭─"),
+    inside=pattern("^│"),
+    end=pattern("^╰─"),
+)
+BOX = f"╭{'─' * 24}╮\n│ rm -rf /\n{ASKS}\n╰{'─' * 24}╯"
+
+
+def dialog_of(text: str, rule: DialogRule = FRAMED) -> Dialog | None:
+    return read(screen(text), dataclasses.replace(RULES, dialogs=(rule,))).dialog
+
+
+def test_a_framed_dialog_is_its_frame_and_nothing_above_it() -> None:
+    dialog = dialog_of(f"> {ASKS}\nDo you want to proceed?\n{BOX}\nesc to leave")
+    assert dialog is not None and dialog.whole
+    assert dialog.text.splitlines()[0] == "rm -rf /"
+    assert dialog.text.count("Do you want to proceed") == 1
+    assert dialog_of(ASKS) is None, "without its frame it is none"
+    assert dialog_of(f"{BOX}\n" + "\n".join(f"line {n}" for n in range(6))) is None, "far above it is an old one"
+
+
+def test_a_frame_whose_top_has_scrolled_away_is_not_whole() -> None:
+    dialog = dialog_of(f"{ASKS}\n╰{'─' * 24}╯")
+    assert dialog is not None and not dialog.whole and len(dialog.choices) == 2
+
+
+def test_a_dialog_without_a_frame_begins_where_it_asks() -> None:
+    dialog = dialog_of(f"Do you want to proceed? SECRET\nsaid\n{ASKS}", RULES.dialogs[0])
+    assert dialog is not None and "SECRET" not in dialog.text and len(dialog.choices) == 2
+
+
+def test_two_lines_that_could_be_its_first_leave_it_in_doubt() -> None:
+    rule = dataclasses.replace(FRAMED, top=pattern("^  Would you"), inside=pattern("^(?:$|  |│)"), end=None)
+    once, twice = f"  Would you like?\n{ASKS}", f"• said\n  Would you like? SECRET\n  Would you like?\n{ASKS}"
+    dialog, doubtful = dialog_of(f"• said\n  more\n{once}", rule), dialog_of(twice, rule)
+    assert dialog is not None and dialog.whole and "more" not in dialog.text
+    assert doubtful is not None and not doubtful.whole
+
+
+def test_a_plain_prompt_asks_where_the_cursor_is() -> None:
+    rule = DialogRule(name="y", kind=DialogKind.PERMISSION, lines=(pattern("Yes/No"),), at_cursor=True)
+    rules = dataclasses.replace(RULES, dialogs=(rule,))
+    assert read(screen("rm it Yes/No\nfoo? Yes/No"), rules).dialog is not None
+    assert read(screen("foo? Yes/No\nworking"), rules).dialog is None
+    assert read(screen("foo? Yes/No\nworking", row=0), rules).dialog is None
+
+
+def test_a_question_stands_until_it_has_left_the_screen() -> None:
+    asked = ASKING.dialog
+    assert asked is not None
+    assert stands(asked, ASKING)
+    moved = ASKS.replace("❯ 1", "  1").replace("  2", "❯ 2")
+    assert stands(asked, read(screen(moved), RULES)), "another choice is marked, none is taken"
+    assert not stands(asked, READY) and not stands(asked, WORKING) and not stands(asked, NOTHING)
+    assert not stands(asked, read(screen(ASKS.replace("say why", "why not")), RULES)), "it asks something else"
+    assert stands(dataclasses.replace(asked, free=True), read(screen(ASKS + "\nblue"), RULES)), "a text is typed"
+    assert stands(None, NOTHING)
+    assert not any(stands(None, each) for each in (READY, WORKING, ASKING))
+
+
+# --- where work is told ---
+
+
+def test_work_is_told_around_the_composer_only() -> None:
+    rules = dataclasses.replace(RULES, busy_above=3)
+    assert read(composed(above="esc to interrupt\n"), rules).condition is Condition.WORKING
+    assert read(composed(below="esc to interrupt"), rules).condition is Condition.WORKING
+    assert read(composed(above="esc to interrupt\nsaid\nmore\n"), rules).condition is Condition.READY
+    assert read(screen("said\nesc to interrupt\n"), rules).condition is Condition.WORKING, "no composer is there"
+    told = "esc to interrupt\n" + "\n".join("said" for _ in range(7))
+    assert read(screen(told), rules).condition is Condition.UNRECOGNISED
+
+
+def test_a_status_that_does_not_move_is_asked_about_where_a_profile_says_so() -> None:
+    turn, rules = Turn(changed_at=0.0), TurnRules(still=timedelta(seconds=60))
+    assert isinstance(judged(turn, WORKING, 59.0, rules=rules), Going)
+    assert judged(turn, WORKING, 61.0, rules=rules) == Asks(None)
+    assert isinstance(judged(turn, WORKING, 900.0), Going)
+    assert isinstance(judged(turn, read(screen("esc to interrupt"), RULES), 900.0, rules=rules), Going), "no composer"

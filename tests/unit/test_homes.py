@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,6 +83,13 @@ def test_a_host_that_lost_its_disk_has_lost_its_homes(hosts: Hosts) -> None:
     state = hosts.host("a").place(session(), LOCAL).state
     (hosts.root / "a").rename(hosts.root / "gone")
     assert hosts.host("a").place(session(state), LOCAL).lost == "home_lost"
+
+
+def test_workers_that_start_together_agree_on_the_mark(hosts: Hosts) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        marks = set(pool.map(lambda _: hosts.host("a").mark(), range(32)))
+    assert len(marks) == 1 and "" not in marks
+    assert [path.name for path in (hosts.root / "a" / "homes").iterdir()] == [".mark"]
 
 
 def test_a_shared_home_is_found_by_all_who_mount_it(hosts: Hosts) -> None:
@@ -195,7 +203,7 @@ def test_what_is_stored_of_a_home_is_read_again() -> None:
 
 def test_files_directories_and_links_of_a_home_are_packed_and_nothing_that_can_be_done_without(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    for name in (".cache/x", "node_modules/y", "sub/deep/z", "skip.me"):
+    for name in (".cache/x", "node_modules/y", "sub/deep/z", "skip.me", "tmp/passing", ".agent/tmp/talk"):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(name)
     (home / "sub" / "tool").write_text("#!")
@@ -207,7 +215,8 @@ def test_files_directories_and_links_of_a_home_are_packed_and_nothing_that_can_b
     write(str(target), "what was there before")
     unpack(data, target, uid=None, gid=None)
     found = sorted(str(path.relative_to(target)) for path in target.rglob("*"))
-    assert found == ["link", "sub", "sub/deep", "sub/deep/z", "sub/tool"]
+    kept = [".agent", ".agent/tmp", ".agent/tmp/talk"]
+    assert found == [*kept, "link", "sub", "sub/deep", "sub/deep/z", "sub/tool"]
     assert (target / "link").read_text() == "sub/deep/z"
     assert os.access(target / "sub" / "tool", os.X_OK)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".target")]

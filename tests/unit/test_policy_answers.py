@@ -116,3 +116,10 @@ def test_total_and_only_what_is_offered(text: str, offered: list[tuple[str, str]
         decision = decide(asked, of({"action": action.value, "kinds": ["permission"], "answer": "y"}))
         assert isinstance(decision, Ask) or decision.choice in {choice.key for choice in choices}
     assert question_from(asked.document()) == asked
+
+
+def test_a_question_that_is_not_whole_is_judged_by_no_pattern() -> None:
+    assert decide(question(whole=False), of(ALLOW_ALL)) == Answer("1", "all")
+    assert decide(question(whole=False), of(DENY_RM, ALLOW_ALL)) == Ask()
+    assert decide(question("ls ", whole=False), of(ALLOW_LS)) == Ask()
+    assert decide(question(whole=False), of({**DENY_RM, "names": ["other"]}, ALLOW_ALL)) == Answer("1", "all")

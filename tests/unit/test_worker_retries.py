@@ -81,6 +81,7 @@ def test_what_is_no_failure_or_comes_too_late_is_not_planned() -> None:
 def test_the_plan_is_kept_on_the_disk_with_the_outcome(tmp_path: Path) -> None:
     log = HistoryFile(tmp_path / "history.db")
     planned = replace(failed(), retry=RetryPlan(1.5 * SECOND, 2))
+    planned = replace(planned, outcome=replace(planned.outcome, output_cut=True))
     log.keep([planned])
     assert log.kept() == [planned]
     log.close()

@@ -12,7 +12,7 @@ from oah.core.model.ids import WorkerId
 from oah.core.model.question import Choice, DialogKind, Question
 from oah.core.model.run import ReadyClass
 from oah.core.policy import answers
-from oah.errors import EpochMismatch, Unavailable
+from oah.errors import Conflict, EpochMismatch, Unavailable
 from oah.ports.broker import Claimed, ClaimReply, Target
 from oah.ports.questions import AskReply, Resumed
 from oah.services.settle import SettleRuns
@@ -34,11 +34,14 @@ class Asker:
     """An agent in the middle of its turn."""
 
     def __init__(self) -> None:
-        self.lives = True
+        self.lives = self.shown = True
         self.closed = 0
 
     def alive(self) -> bool:
         return self.lives
+
+    def asks(self) -> bool:
+        return self.shown
 
     def close(self, grace: timedelta) -> bool:
         self.closed += 1
@@ -131,6 +134,50 @@ def test_what_is_to_end_ends_in_a_thread_of_its_own_and_once(why: str) -> None:
     eventually(lambda: desk.finished == [desk.assignment], within=5, what="ended")
     eventually(lambda: len(desk.waiting) == 0, within=5, what="nobody waits")
     assert desk.waiting.take(F.session_id) is None
+
+
+def test_a_question_that_has_left_the_screen_is_answered() -> None:
+    desk = Desk(answer_question=[WorkerId("w.1")])
+    desk.park()
+    desk.agent.shown = False
+    desk.waiting()
+    assert desk.store.called("answer_question") == 0, "once may be the middle of a repaint"
+    desk.agent.shown = True
+    desk.waiting()
+    desk.agent.shown = False
+    desk.waiting()
+    assert desk.store.called("answer_question") == 0
+    desk.waiting()
+    ((inside, number, text),) = [args for name, args, _ in desk.store.calls if name == "answer_question"]
+    assert (inside.fence, inside.by, number, text) == (desk.fence, "terminal", 1, "")
+    assert desk.broker.called("ensure") == 0
+    desk.answer()
+    desk.waiting()
+    assert desk.broker.called("ensure") == 1, "it takes a slot like any other"
+
+
+def test_whoever_answers_first_is_heard() -> None:
+    desk = Desk(answer_question=[Conflict("answered", code="already_answered")])
+    desk.park()
+    desk.agent.shown = False
+    desk.waiting()
+    desk.waiting()
+    desk.answer()
+    desk.waiting()
+    assert desk.broker.called("ensure") == 1 and desk.waiting.answered == 1
+    calls = desk.store.called("answer_question")
+    desk.waiting()
+    desk.waiting()
+    assert desk.store.called("answer_question") == calls, "it is called already"
+
+
+def test_a_run_that_was_answered_at_the_terminal_goes_on_without_an_answer() -> None:
+    desk = Desk(resume_answered=[[Resumed("", "terminal", 7)]])
+    desk.park()
+    desk.claimer.hint()
+    desk.claimer.step()
+    assert desk.assigned == [desk.assignment] and desk.assignment.answer is None
+    assert desk.entry.phase is Phase.RUNNING
 
 
 def test_a_run_that_waits_is_no_warm_agent_and_its_fence_stays() -> None:

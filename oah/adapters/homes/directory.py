@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import secrets
 import socket
 import tarfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from oah.adapters.homes.packing import TooLarge, packed, unpack
-from oah.core.model.home import HomeMode, HomeRules, SessionHome
-from oah.core.model.ids import SessionId
+from oah.adapters.homes.worktree import GitWorktrees, noted
+from oah.core.model.artifact import archives
+from oah.core.model.home import HomeMode, HomeRules, SessionHome, Worktree
 from oah.core.model.session import Session
 from oah.errors import AgentError, OahError, Unavailable
 from oah.ports.blobs import Blobs
@@ -31,7 +33,7 @@ PASSABLE = 0o711
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HomeDirectories:
     """`own`: homes of this host. `shared`: those on the volume, None: there is none. `work`: working directories of
-    sessions that name none. `limit`: bytes of a packed home."""
+    sessions that name none. `limit`: bytes of a packed home. `worktrees`: makes those that are to be worktrees."""
 
     own: Path
     work: Path
@@ -39,6 +41,12 @@ class HomeDirectories:
     limit: int = 64 * 1024 * 1024
     uid: int | None = None
     gid: int | None = None
+    worktrees: GitWorktrees = field(default_factory=GitWorktrees)
+
+    @property
+    def shared_work(self) -> Path | None:
+        """Working directories of sessions with shared homes."""
+        return None if self.shared is None else self.shared / ".work"
 
 
 class DirectoryHomes:
@@ -50,11 +58,15 @@ class DirectoryHomes:
         self._host = host or socket.gethostname()
         self._marks: dict[Path, str] = {}
 
+    def mark(self) -> str:
+        """Of the homes of this host. Raises OSError."""
+        return self._mark(self._at.own)
+
     def place(self, session: Session, rules: HomeRules) -> HomePlace:
         """See ports.homes.Homes."""
         root, before = self._root(rules.mode), session.home
         home = root / session.workspace_id / session.id
-        cwd, own_cwd = self._cwd(session, rules.mode)
+        cwd, own_cwd = self._cwd(session, rules)
         try:
             mark = self._mark(root)
             self._make(home.parent)
@@ -78,7 +90,7 @@ class DirectoryHomes:
             return state
         home = Path(place.home)
         generation = max(state.generation, 0 if session.home is None else session.home.generation) + 1
-        key = f"{_prefix(session.id)}{generation:08d}-{secrets.token_hex(4)}.tar"
+        key = f"{archives(session.id)}{generation:08d}-{secrets.token_hex(4)}.tar"
         try:
             data = packed(home, limit=self._at.limit, exclude=rules.exclude, uid=self._at.uid)
             self._blobs.put(key, data)
@@ -115,7 +127,7 @@ class DirectoryHomes:
         """Archives before the one that the session names: it is needed until the new one is settled."""
         kept = (new, None if session.home is None else session.home.archive)
         with contextlib.suppress(OahError, OSError):
-            for key in list(self._blobs.keys(_prefix(session.id))):
+            for key in list(self._blobs.keys(archives(session.id))):
                 if key not in kept:
                     self._blobs.delete(key)
 
@@ -132,11 +144,20 @@ class DirectoryHomes:
             )
         return self._at.shared
 
-    def _cwd(self, session: Session, mode: HomeMode) -> tuple[str, bool]:
+    def _cwd(self, session: Session, rules: HomeRules) -> tuple[str, bool]:
         if session.cwd is not None:
             return session.cwd, False
-        work = self._at.work if mode is not HomeMode.SHARED or self._at.shared is None else self._at.shared / ".work"
-        return str(work / session.id), True
+        shared = self._at.shared_work if rules.mode is HomeMode.SHARED else None
+        at = (shared or self._at.work) / session.id
+        worktree = session.worktree or _by_profile(at, rules.worktree)
+        if worktree is None:
+            return str(at), True
+        try:
+            self._make(at.parent)
+        except OSError as error:
+            raise AgentError(f"no directory for worktrees: {error}", code="home_unavailable") from error
+        self._at.worktrees.ready(at, session.id, worktree)
+        return str(at), False
 
     def _mark(self, root: Path) -> str:
         """Of a directory of homes; made with it."""
@@ -144,11 +165,17 @@ class DirectoryHomes:
         if found is None:
             self._make(root)
             path = root / ".mark"
-            with contextlib.suppress(FileExistsError), path.open("x", encoding="ascii") as file:
-                file.write(secrets.token_hex(8))
-            found = path.read_text(encoding="ascii").strip()
-            if found:  # another worker may be writing it now
-                self._marks[root] = found
+            if not path.exists():
+                own = path.with_name(f".mark-{secrets.token_hex(4)}")
+                own.write_text(secrets.token_hex(8), encoding="ascii")
+                try:
+                    os.link(own, path)  # whole, and the first one's
+                except FileExistsError:
+                    pass
+                except OSError:  # a volume without links
+                    own.replace(path)
+                own.unlink(missing_ok=True)
+            found = self._marks[root] = path.read_text(encoding="ascii").strip()
         return found
 
     def _make(self, folder: Path) -> None:
@@ -157,8 +184,12 @@ class DirectoryHomes:
             folder.chmod(PASSABLE)
 
 
-def _prefix(session_id: SessionId) -> str:
-    return f"homes/{session_id}/"
+def _by_profile(at: Path, worktree: Worktree | None) -> Worktree | None:
+    """A session stays what it was when its profile says otherwise now."""
+    note = noted(at)
+    if note is not None:
+        return Worktree(repo=note.repo) if worktree is None or note.made else worktree
+    return None if at.exists() else worktree
 
 
 def _note(home: Path, key: str | None) -> None:

@@ -12,8 +12,11 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-CACHES = (".cache", ".npm", ".bun", "node_modules", "__pycache__", "*.sock", "*.lock", "tmp", "Cache", "logs")
+CACHES = (".cache", ".npm", ".bun", "node_modules", "__pycache__", "*.sock", "*.lock", "Cache", "logs")
 """Names that are never packed: what programs can do without."""
+_PASSING = ("tmp",)
+"""Neither are these, right in the home. Deeper, a program may mean something by such a name: one keeps its
+conversations there."""
 
 
 class TooLarge(Exception):
@@ -50,9 +53,10 @@ def _entries(home: Path, unwanted: Sequence[str], uid: int | None) -> Iterator[t
     swapped for a link meanwhile leads nowhere."""
     for folder, folders, files, at in os.fwalk(home, follow_symlinks=False):
         below = os.path.relpath(folder, home)
-        folders[:] = sorted(name for name in folders if not _fits(name, unwanted))
+        here = (*unwanted, *_PASSING) if below == os.curdir else unwanted
+        folders[:] = sorted(name for name in folders if not _fits(name, here))
         for name in [*folders, *sorted(files)]:
-            if _fits(name, unwanted):
+            if _fits(name, here):
                 continue
             entry = _entry(os.path.normpath(os.path.join(below, name)), name, at, uid)
             if entry is not None:

@@ -62,6 +62,10 @@ class NoopAgent:
         """It never asks."""
         raise Conflict("no turn of this agent waits", code="not_waiting")
 
+    def asks(self) -> bool:
+        """See ports.agent.Agent."""
+        return True
+
     def say(self, text: str, timeout: timedelta, *, asked_for: bool = False) -> Delivery:
         """It has answered before anybody can speak."""
         return Delivery.UNSUPPORTED

@@ -126,8 +126,8 @@ _RUNS = (
     _counter("oah_terminal_skipped_bytes_total", "Terminal output that was left out for slow viewers"),
     _counter(
         "oah_output_truncated_total",
-        "Output cut at its bound",
-        what=_of("buffer", "result"),
+        "Output cut at its bound, or by a screen",
+        what=_of("buffer", "result", "screen"),
     ),
 )
 
@@ -152,7 +152,7 @@ _LETTERS = (
         "Rows (and recordings) that aged out",
         what=_of(
             "dead_letters", "idempotency_keys", "events", "recordings", "runs", "sessions", "audit", "jobs",
-            "webhook_deliveries", "commands", "workers", "messages",
+            "webhook_deliveries", "commands", "workers", "messages", "homes", "directories",
         ),
     ),
 )  # fmt: skip
@@ -163,7 +163,7 @@ _DISPATCH = (
     _counter(
         "oah_starts_total",
         "What the start statement answered per session",
-        answer=_of("started", "resumed", "active", "held", "suspect", "none", "late", "in_doubt"),
+        answer=_of("started", "resumed", "active", "held", "suspect", "elsewhere", "none", "late", "in_doubt"),
     ),
     _counter(
         "oah_reconcile_repairs_total",

@@ -339,6 +339,10 @@ class PtyAgent:
         """See ports.agent.Agent. What has no screen asks nobody."""
         raise Conflict("no turn of this agent waits", code="not_waiting")
 
+    def asks(self) -> bool:
+        """See ports.agent.Agent."""
+        return True
+
     def say(self, text: str, timeout: timedelta, *, asked_for: bool = False) -> Delivery:
         """See ports.agent.Agent."""
         return self.speech.say(text, timeout) if self.profile.steer or asked_for else Delivery.UNSUPPORTED

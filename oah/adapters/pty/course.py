@@ -19,8 +19,8 @@ from oah.core.dialogue.keys import Typing, typing
 from oah.core.dialogue.live import GrowingReply
 from oah.core.dialogue.place import Place, place
 from oah.core.dialogue.progress import ScreenProgress
-from oah.core.dialogue.reading import Condition, Dialog, Reading, read, unknown
-from oah.core.dialogue.reply import reply
+from oah.core.dialogue.reading import Condition, Dialog, Reading, read, stands, unknown
+from oah.core.dialogue.reply import CUT, is_cut, reply
 from oah.core.dialogue.screen import Screen
 from oah.core.model.delivery import Outcome
 from oah.core.model.question import Question
@@ -54,8 +54,12 @@ class Course:
         self.question: Question | None = None
         self.over = False
         """The program waits for its next text."""
+        self.cut = False
+        """Of the reply only the end could be read."""
         self._speech = speech
         self._dialog: Dialog | None = None
+        self._asked_at = -1
+        """What the screen had changed when it asked."""
         self._state = turn.Turn(time.monotonic())
         self._mark = 0
         self._text = ""
@@ -98,11 +102,15 @@ class Course:
             self.screen.pump(SLICE)
 
     def _is_still_empty(self) -> bool:
-        """Keys that a person pressed a moment ago may not be shown yet."""
-        while self.screen.keys_unseen and self.screen.pump(_KEY_PAUSE):
-            pass
+        self._see_keys()
         composer = self.screen.read().composer
         return not (self.screen.terminal.draft if composer is None else composer.draft)
+
+    def _see_keys(self) -> None:
+        """Take what waits; keys that a person pressed a moment ago may not be shown yet."""
+        self.screen.catch_up()
+        while self.screen.keys_unseen and self.screen.pump(_KEY_PAUSE):
+            pass
 
     def _give_now(self) -> None:
         rules, screen = self.screen.rules, self.screen.look()
@@ -199,7 +207,7 @@ class Course:
             self.watch.progressed()
         self._speak(screen, reading)
         self._state, verdict = turn.judge(
-            self._state, reading, answered=answered, now=time.monotonic(), rules=self.screen.rules.turn
+            self._state, reading, answered=answered, now=self.screen.heard_at, rules=self.screen.rules.turn
         )
         return verdict
 
@@ -234,7 +242,7 @@ class Course:
         if self.watch.cancelled:
             return None  # nobody is asked any more: the cancel goes on until the program has left the dialog
         question = dialog.question if dialog is not None else unknown(self.screen.look())
-        self._dialog = dialog
+        self._dialog, self._asked_at = dialog, self.screen.model.changes
         said = self.control.answer(question) if self._auto < AUTO_ANSWERS else None
         typed = self._typing(question, said) if said is not None else None
         if typed is None:
@@ -255,11 +263,21 @@ class Course:
         """Type the answer to the question, unless somebody has given it at the terminal. Raises AgentError."""
         question = self.question
         typed = self._typing(question, text) if question is not None else None
-        self.screen.catch_up()
-        dialog = self.screen.read().dialog
-        gone = self._dialog is not None and (dialog is None or dialog.name != self._dialog.name)
-        if typed is not None and not gone:
+        self._see_keys()
+        if typed is not None and self.asks():
             self._type(typed)
+        else:
+            self.goes_on()
+
+    def asks(self) -> bool:
+        """Whether the question still stands. Any thread, while nobody drives the turn."""
+        if self.question is None or self.screen.model.changes == self._asked_at:
+            return True
+        return stands(self._dialog, self.screen.read())
+
+    def goes_on(self) -> None:
+        """Somebody has answered at the terminal: what comes of that is a part of the turn."""
+        self._state = replace(turn.key(self._state, time.monotonic()), worked=True)
 
     def _typing(self, question: Question, text: str) -> Typing | None:
         return typing(question, text, self.screen.rules.keys, self.screen.rules.injection)
@@ -327,11 +345,14 @@ class Course:
 
     def finish(self) -> None:
         """The answer as it stands, exactly; an interrupted program's composer is emptied, or the program ended."""
-        text = self._reply(self.screen.look()) if self._text else ""
+        screen = self.screen.look()
+        text = self._reply(screen) if self._text else ""
         if not text and not self.over:
             text = self._latest
         if text != self._before:
-            self.hearing.keep(text)
+            rules = self.screen.rules
+            self.cut = is_cut(screen, self._text, rules.reply, rules.screen.composer, mark=self._mark)
+            self.hearing.keep(f"{CUT}\n{text}" if self.cut else text)
             self.hearing.show(self._growing.end(text))
         if self.over and self.watch.cancelled and not self.watch.killed and not clear(self.screen):
             self.over = False

@@ -100,7 +100,7 @@ class HeadlessAgent(PtyAgent):
         fault = input_fault(text, limit=MAX_RESULT_BYTES)
         if fault is not None:
             return Refusal(*fault)
-        planned = plan(text, self.rules.injection, bracketed=True, command=command)
+        planned = plan(text, replace(self.rules.injection, words=()), bracketed=True, command=command)
         if isinstance(planned, Refusal):
             return planned
         if len(planned.text.encode()) > ARGUMENT_BYTES:

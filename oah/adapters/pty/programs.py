@@ -12,7 +12,9 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -60,6 +62,7 @@ class Programs:
         self._path = path
         self._memory = memory
         self._versions: dict[str, str] = _remembered(memory)
+        self._asking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def look(self, profile: Profile, *, timeout: timedelta = ASKING_SECONDS) -> Program:
         """Find a profile's program and ask its version."""
@@ -70,10 +73,10 @@ class Programs:
         if not argv:
             return found
         mark = _mark(found.path)
-        said = self._versions.get(mark)
-        if said is None:
-            said = _ask(argv, found.path, {**_env(self._path), **profile.env}, timeout)
-            if said:
+        with self._asking[mark]:  # profiles of one program come at once, and some take seconds of processor time
+            said = self._versions.get(mark)
+            if said is None:
+                said = _ask(argv, found.path, {**_env(self._path), **profile.env}, timeout)
                 self._versions[mark] = said
         return Program(
             profile=found.profile,
@@ -115,7 +118,8 @@ class Programs:
         with contextlib.suppress(OSError):
             self._memory.parent.mkdir(parents=True, exist_ok=True)
             fresh = self._memory.with_suffix(f".{os.getpid()}")
-            fresh.write_text(json.dumps(dict(self._versions)), encoding="utf-8")
+            known = {mark: said for mark, said in self._versions.items() if said}
+            fresh.write_text(json.dumps(known), encoding="utf-8")
             fresh.replace(self._memory)
 
 

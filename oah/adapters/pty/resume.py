@@ -74,7 +74,8 @@ class Conversation:
     def refuse(self, text: str) -> None:
         """The program ended before it was ready. Raises AgentError `resume_refused` where it says, or may be taken to
         say, that it cannot go on."""
-        if self.rules is not None and self.going_on and self.rules.refuses(text):
+        rules = self.rules
+        if rules is not None and self.going_on and (not rules.refused or rules.refuses(text)):
             raise AgentError(f"the program does not go on with {self.opening.session_ref}", code=REFUSED)
 
     def refused(self) -> None:

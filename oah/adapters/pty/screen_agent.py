@@ -60,6 +60,11 @@ class ScreenAgent(PtyAgent):
         """Whether a turn waits for somebody's answer."""
         return self._course is not None and self.alive()
 
+    def asks(self) -> bool:
+        """See ports.agent.Agent."""
+        course = self._course
+        return course is None or course.asks()
+
     @property
     def screen(self) -> ScreenTerminal:
         """The terminal and what it shows."""
@@ -113,9 +118,11 @@ class ScreenAgent(PtyAgent):
         return place(screen.read(), quiet=screen.quiet, settle=turn.settle, rules=turn, blind=blind)
 
     def _is_released(self, screen: ScreenTerminal, waited: timedelta) -> bool:
-        """A start that no rule recognises counts as ready one day; what it shows is asked about in the first turn."""
-        quiet = screen.quiet >= self.rules.turn.settle.total_seconds()
-        return quiet and waited >= self.rules.release and screen.read().condition is Condition.UNRECOGNISED
+        """A start that no rule recognises counts as ready one day; what it shows is asked about in the first turn. One
+        that shows nothing has not begun."""
+        if waited < self.rules.release or screen.quiet < self.rules.turn.settle.total_seconds():
+            return False
+        return screen.read().condition is Condition.UNRECOGNISED and bool(screen.look().text.strip())
 
     def _check_start(self, screen: ScreenTerminal, *, gone: bool, blocked: bool) -> None:
         """Raises when it can never be ready."""
@@ -179,6 +186,8 @@ class ScreenAgent(PtyAgent):
         try:
             if answer is not None:
                 course.answer(answer)
+            elif course.question is not None:
+                course.goes_on()
             question = course.go()
         except Refused as refusal:
             watch.refuse_fenced()
@@ -216,7 +225,8 @@ class ScreenAgent(PtyAgent):
         self.screen.drain(DRAIN_SECONDS)
 
     def _concluded(self, course: Course, facts: Facts) -> TurnResult:
-        result = replace(self.conclude(course.watch, course.hearing, facts), delivery=course.delivery)
+        result = self.conclude(course.watch, course.hearing, facts)
+        result = replace(result, delivery=course.delivery, output_cut=course.cut)
         if self.speech.loose:  # or the next run would be given what was said to this one
             result = replace(result, keep_warm=False)
         self._idle = result.keep_warm

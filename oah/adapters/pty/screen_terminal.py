@@ -32,6 +32,7 @@ _REST = 3.0
 """While a program floods, looking costs at most a quarter of the time: after a look it is only read for three times as
 long as the look took."""
 _DEAR = 0.005
+_LATE = 0.2
 _LONGEST_REST = 0.5
 _ROUNDS = 64
 
@@ -45,13 +46,16 @@ class ScreenTerminal:
         self.rules = rules
         self.output_at = self.key_at = time.monotonic()
         """When the program last wrote, and when we last pressed something (monotonic seconds)."""
+        self.heard_at = self.output_at
+        """When we last listened to it. What we do between two times of listening, and what others do with our
+        processor meanwhile, is no silence of the program."""
         self._lost = 0
         self._left_at = time.monotonic()
 
     @property
     def quiet(self) -> float:
-        """Seconds since the last output or key."""
-        return time.monotonic() - max(self.output_at, self.key_at)
+        """Seconds since the last output or key, as far as we have listened."""
+        return max(self.heard_at - max(self.output_at, self.key_at), 0.0)
 
     @property
     def keys_unseen(self) -> bool:
@@ -90,7 +94,11 @@ class ScreenTerminal:
 
     def _take(self, timeout: timedelta, patience: timedelta) -> tuple[bool, bool]:
         """(the terminal has not ended, something was there)."""
+        begun = time.monotonic()
         data = self.terminal.take(_READ, timeout)
+        if data is None and time.monotonic() - begun > timeout.total_seconds() + _LATE:
+            data = self.terminal.take(_READ, SLICE)  # who reads for us did not get the processor either
+        self.heard_at = time.monotonic()
         if data is None:
             return True, False
         if not data:
@@ -98,7 +106,7 @@ class ScreenTerminal:
         if self.terminal.dropped != self._lost:
             self._lost = self.terminal.dropped
             self.model.skipped()
-        self.output_at = time.monotonic()
+        self.output_at = self.heard_at
         answers = self.model.feed(data, upto=self.terminal.position)
         if answers:
             self.terminal.write(answers, patience)

@@ -46,7 +46,7 @@ class RedisBroker(RedisDispatch, RedisEpochs, RedisSignals, RedisRegistry, Redis
         RedisSignals.__init__(self, link)
 
     def figures(self) -> QueueFigures:
-        """Depths by lane and class: two round trips, whatever the backlog."""
+        """Depths by lane and class: two round trips, whatever the backlog. What waits for a host is its lane's, too."""
         lanes = [lane for name in self._ask([["SMEMBERS", keys.LANES.at()]])[0] if (lane := self._lane(name))]
         pairs = [(lane, ready_class) for lane in sorted(lanes) for ready_class in ReadyClass]
         commands: list[list[Word]] = [["TIME"], ["ZCARD", keys.LEASES.at()], ["ZCARD", keys.DUE.at()]]
@@ -55,14 +55,16 @@ class RedisBroker(RedisDispatch, RedisEpochs, RedisSignals, RedisRegistry, Redis
             since = keys.SINCE.at(str(lane), ready_class.value)
             commands += [["ZCARD", since], ["ZRANGE", since, 0, 0, "WITHSCORES"]]
         time, leased, due, held, *rest = self._ask(commands)
-        depths, oldest = [], None
+        oldest = None
+        depths: dict[tuple[Lane, ReadyClass], int] = {}
         for (lane, ready_class), count, first in zip(pairs, rest[::2], rest[1::2], strict=True):
-            depths.append(LaneDepth(lane, ready_class, count))
+            where = (Lane(lane.pool, lane.profile), ready_class)
+            depths[where] = depths.get(where, 0) + count
             if first:
                 age = _seconds(time) - float(first[1]) / 1000
                 oldest = age if oldest is None else max(oldest, age)
         return QueueFigures(
-            ready=tuple(depths),
+            ready=tuple(LaneDepth(lane, ready_class, count) for (lane, ready_class), count in depths.items()),
             oldest_ready=None if oldest is None else timedelta(seconds=max(oldest, 0.0)),
             leased=leased,
             due=due,

@@ -49,7 +49,7 @@ SINCE = Key("since", "ready:since:{lane}:{class}", "zset", "session → ready si
 RING = Key("ring", "ring:{lane}:{class}", "zset", "workspaces with ready sessions, by virtual time", "ensure, claim")
 RINGS = Key("rings", "rings", "hash", "lane and class → virtual time where its ring stood when it emptied", "claim")
 CALLED = Key("called", "ready:worker:{wid}", "zset", "parked sessions whose owner is called", "ensure; leader: forget")
-AFFINITY = Key("affinity", "affinity", "zset", "sessions bound to a host → when each falls back", "tick (not used yet)")
+AFFINITY = Key("affinity", "affinity", "zset", "ready sessions that wait for a host → when it is asked about", "tick")
 LEASES = Key("leases", "leases", "zset", "leased and parked sessions → deadline", "restore, renew")
 OWNED = Key("owned", "owned:{wid}", "set", "sessions of one worker incarnation", "restore, renew; leader: forget")
 CLAIM = Key("claim", "claim:{wid}", "string", "the last request that took sessions", "claim; leader: forget")
@@ -73,6 +73,9 @@ POISONED = Key(
 WORKERS = Key("workers", "workers", "zset", "worker incarnations → last report", "worker; leader: forget", shared=True)
 WORKER = Key("worker", "worker:{wid}", "hash", "a worker's report, expires", "the worker", shared=True)
 CONTROL = Key("control", "control:{wid}", "list", "hints to look into SQL, expires", "leader: forget", shared=True)
+SERVED = Key(
+    "served", "served", "zset", "lane of a host → last report of a worker that serves it", "the worker", shared=True
+)
 LEADER = Key("leader", "leader", "string", "leader lease", "expires", shared=True)
 EVENTS = Key("events", "events", "channel", "hints of new events", "tailers read SQL every second", shared=True)
 MAIL = Key("mail", "mail", "channel", "hints of new messages", "readers ask SQL every two seconds", shared=True)

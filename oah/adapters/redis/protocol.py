@@ -22,10 +22,13 @@ from oah.adapters.redis.rim import (
 )
 from oah.adapters.redis.scripts import Value
 from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId, WorkspaceId
+from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
 from oah.core.model.session import Place
-from oah.errors import Backpressure, EpochMismatch, Rebuilding
+from oah.errors import Backpressure, EpochMismatch, InvalidRequest, Rebuilding
 from oah.ports.broker import (
+    Bind,
+    Bound,
     Claimed,
     ClaimReply,
     ClaimRequest,
@@ -46,6 +49,7 @@ from oah.ports.broker import (
     Restore,
     TickReply,
     Turn,
+    Unbind,
     WorkspaceLimit,
 )
 
@@ -140,6 +144,14 @@ class RedisDispatch:
         items = [(s.session_id, s.token, s.ready_class.value) for s in sessions]
         return freed(self._each(epoch, "release", "session", items))
 
+    def bind(self, epoch: EpochId, sessions: Sequence[Bind]) -> list[Freed]:
+        items = [(s.session_id, s.token, s.ready_class.value, s.host, as_ms(s.wait)) for s in sessions]
+        return freed(self._each(epoch, "bind", "session", items))
+
+    def unbind(self, epoch: EpochId, sessions: Sequence[Unbind]) -> list[Place]:
+        items = [(s.session_id, maybe_ms(s.wait)) for s in sessions]
+        return [Place(state) for state in self._each(epoch, "unbind", "session", items)]
+
     def expire(self, epoch: EpochId, *, limit: int, lease: timedelta = timedelta(0)) -> list[Expired]:
         words = self._run(epoch, [Call("expire", [limit, as_ms(lease)])])
         return [
@@ -170,11 +182,13 @@ class RedisDispatch:
         self._each(epoch, "undue", "due", [(run,) for run in runs])
 
     def tick(self, epoch: EpochId, *, limit: int) -> TickReply:
-        next_due, oldest, count, *rest = self._run(epoch, [Call("tick", [limit])])
+        next_due, oldest, count, waiting, *rest = self._run(epoch, [Call("tick", [limit])])
         end = 2 * int(count)
+        then = end + 2 * int(waiting)
         return TickReply(
             due=tuple(Due(RunId(run), SessionId(session)) for run, session in rows(rest[:end], 2)),
-            holds_ended=tuple(SessionId(session) for session in rest[end:]),
+            bound=tuple(_bound(session, lane) for session, lane in rows(rest[end:then], 2)),
+            holds_ended=tuple(SessionId(session) for session in rest[then:]),
             next_due_in=maybe_from_ms(next_due),
             oldest_ready=maybe_from_ms(oldest),
         )
@@ -237,6 +251,14 @@ class RedisDispatch:
 
 def _class(ready_class: ReadyClass | None) -> str | None:
     return None if ready_class is None else ready_class.value
+
+
+def _bound(session: str, lane: str) -> Bound:
+    """What has moved on, or cannot be read, waits for no host."""
+    try:
+        return Bound(SessionId(session), Lane.parse(lane))
+    except InvalidRequest:
+        return Bound(SessionId(session), Lane("", ""))
 
 
 def _claim(request: ClaimRequest) -> Call:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from oah.adapters.redis import keys
 from oah.adapters.redis.link import Call, Link
-from oah.adapters.redis.rim import as_ms
+from oah.adapters.redis.rim import as_ms, maybe_from_ms
+from oah.adapters.redis.scripts import Value
 from oah.core.model.ids import WorkerId
+from oah.core.model.lane import Lane
 from oah.core.model.worker import WorkerReport, WorkerState
 
 
@@ -20,9 +22,15 @@ class RedisRegistry:
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    def report(self, worker: WorkerReport, *, ttl: timedelta) -> None:
+    def report(self, worker: WorkerReport, *, ttl: timedelta, serves: Sequence[Lane] = ()) -> None:
         """Write the report; it is stamped by Redis and expires after ``ttl``."""
-        self._link.run(None, [Call("report", [worker.id, json.dumps(_encode(worker)), as_ms(ttl)])])
+        fixed: list[Value] = [worker.id, json.dumps(_encode(worker)), as_ms(ttl)]
+        self._link.run(None, [Call("report", fixed, {"lane": [(str(lane),) for lane in serves]})])
+
+    def served(self, lanes: Sequence[Lane]) -> list[timedelta | None]:
+        """By the broker's clock."""
+        answer = self._link.run(None, [Call("served", groups={"lane": [(str(lane),) for lane in lanes]})])[0]
+        return [maybe_from_ms(word) for word in answer[1:]]
 
     def workers(self) -> list[WorkerReport]:
         """All that have not expired, in the order of their last report."""

@@ -3,20 +3,38 @@ attempt which is lost in the middle leaves behind where its conversation is."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import select, update
 
 from oah.adapters.sql.aggregate import Aggregate
+from oah.adapters.sql.rows import session_of
 from oah.adapters.sql.tables import run_attempts, runs, sessions
 from oah.adapters.sql.text import cleaned, cleaned_or_none
 from oah.core.model.event import EventType
+from oah.core.model.ids import SessionId
 from oah.ports.conversations import OpenedAgent
 from oah.ports.rows import RunFence
 
 
 class Conversations(Aggregate):
     """Agents as they were opened."""
+
+    def unbind_homes(self, sessions_: Sequence[tuple[SessionId, str]]) -> int:
+        """Under the locks: a run that was started meanwhile has said where it is."""
+        done = 0
+        for session_id, place in sessions_:
+            with self._transaction([session_id]) as transaction:
+                row = transaction.sessions.get(session_id)
+                home = None if row is None else session_of(row).home
+                if home is None or home.only_at != place:
+                    continue
+                left = replace(home, bound=False).document()
+                transaction.connection.execute(update(sessions).where(sessions.c.id == session_id).values(home=left))
+                done += 1
+        return done
 
     def opened(self, fence: RunFence, agent: OpenedAgent) -> bool:
         """Fenced like every write of a worker."""

@@ -14,16 +14,19 @@ from sqlalchemy import select
 from oah.adapters.sql.aggregate import Aggregate, Transaction, after, picked
 from oah.adapters.sql.database import Signal
 from oah.adapters.sql.retries import Retried, deferred_run, retry
-from oah.adapters.sql.rows import RUN_COLUMNS, SESSION_COLUMNS, run_of, session_of
+from oah.adapters.sql.rows import RUN_COLUMNS, SESSION_COLUMNS, parsed, run_of, session_of
 from oah.adapters.sql.statements import ClaimRow, FencedRow, Look, OutputRow, SettleRow, StartRow, Statements
 from oah.adapters.sql.tables import run_attempts, run_events, runs
 from oah.adapters.sql.text import cleaned, cleaned_or_none
+from oah.core.model.home import session_home
 from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId
+from oah.core.model.lane import Lane
 from oah.core.model.run import RunStatus, StartReason, StopReason
 from oah.errors import InvalidRequest, RequestError
 from oah.ports.store import (
     AfterRun,
     AlreadyActive,
+    IsElsewhere,
     IsHeld,
     IsSuspect,
     MarkReply,
@@ -39,6 +42,7 @@ from oah.ports.store import (
 
 log = logging.getLogger(__name__)
 HOLDS = SESSION_COLUMNS.index("holds")
+HOME = SESSION_COLUMNS.index("home")
 GONE = Look(waiting=None, held=False, holds={}, now_us=0, number=0)
 
 
@@ -61,16 +65,28 @@ class Executions(Aggregate):
         wanted = {claim.session_id: claim for claim in claims}
         with self._database.hot() as sql:
             locked = sql.lock(sorted(wanted))
+            elsewhere: dict[str, Lane] = {
+                session: lane
+                for session, claim in wanted.items()
+                if session in locked and (lane := _elsewhere(locked[session], claim)) is not None
+            }
             rows = [
-                ClaimRow(claim.session_id, claim.token, claim.suspect_place, locked[session][HOLDS] not in ({}, "{}"))
+                ClaimRow(
+                    claim.session_id,
+                    claim.token,
+                    claim.suspect_place,
+                    session in elsewhere or locked[session][HOLDS] not in ({}, "{}"),
+                )
                 for session, claim in wanted.items()
                 if session in locked
             ]
             found = {row.session_id: row for row in (sql.start(worker_id, epoch, rows) if rows else ())}
-            held = [row.session_id for row in rows if row.held]
+            held = [row.session_id for row in rows if locked[row.session_id][HOLDS] not in ({}, "{}")]
             looks = sql.look(held) if held else {}
         replies: dict[str, StartReply] = {
-            session: _reply(locked[session], wanted[SessionId(session)], row, looks.get(session))
+            session: _reply(
+                locked[session], wanted[SessionId(session)], row, looks.get(session), elsewhere.get(session)
+            )
             for session, row in found.items()
         }
         return [replies.get(claim.session_id, NothingEligible(claim.session_id)) for claim in claims]
@@ -211,7 +227,19 @@ class Executions(Aggregate):
         )
 
 
-def _reply(session: Sequence[Any], claim: StartClaim, row: StartRow, look: Look | None) -> StartReply:
+def _elsewhere(session: Sequence[Any], claim: StartClaim) -> Lane | None:
+    """The lane of the place where its home is, if that is not here."""
+    if claim.place is None or not session[HOME]:
+        return None
+    home = session_home(parsed(session[HOME]))
+    if home is None or home.only_at in (None, claim.place):
+        return None
+    return session_of(session).lane.at(home.place)
+
+
+def _reply(
+    session: Sequence[Any], claim: StartClaim, row: StartRow, look: Look | None, elsewhere: Lane | None
+) -> StartReply:
     """What a start found, the owner first: a held session that runs has to go back to whom it belongs."""
     if row.run is not None:
         assert row.reason is not None  # set with the run
@@ -229,7 +257,9 @@ def _reply(session: Sequence[Any], claim: StartClaim, row: StartRow, look: Look 
         )
     if look is not None:
         return IsHeld(claim.session_id, look.reasons, look.until_in)
-    return NothingEligible(claim.session_id) if row.first_run is None else IsSuspect(claim.session_id)
+    if row.first_run is None:
+        return NothingEligible(claim.session_id)
+    return IsSuspect(claim.session_id) if elsewhere is None else IsElsewhere(claim.session_id, elsewhere)
 
 
 def _stop(signal: Signal) -> Stop:
@@ -256,6 +286,8 @@ def _settle_row(settlement: Settlement) -> SettleRow:
     code = None if outcome.error is None else cleaned(outcome.error.code)
     message = None if outcome.error is None else cleaned(outcome.error.message)
     data: dict[str, Any] = {} if outcome.exit_code is None else {"exit_code": outcome.exit_code}
+    if outcome.output_cut:
+        data["output_cut"] = True
     if code is not None:
         data["error"] = {"code": code, "message": message}
     return SettleRow(

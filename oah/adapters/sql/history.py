@@ -107,6 +107,7 @@ def _pack(settlement: Settlement) -> dict[str, Any]:
         "session_ref": outcome.session_ref,
         "home_mode": outcome.home_mode,
         "home": None if outcome.home is None else outcome.home.document(),
+        "output_cut": outcome.output_cut,
         "hold": str(settlement.hold) if settlement.hold is not None else None,
         "retry": [retry.delay.total_seconds(), retry.max_retries] if retry is not None else None,
     }
@@ -127,6 +128,7 @@ def _unpack(run_id: str, attempt: int, token: str, session_id: str, body: str) -
         session_ref=data.get("session_ref"),
         home_mode=data.get("home_mode"),
         home=session_home(data.get("home")),
+        output_cut=bool(data.get("output_cut")),
     )
     fence = RunFence(SessionId(session_id), RunId(run_id), attempt, ClaimToken(token))
     hold, again = data["hold"], data.get("retry")

@@ -20,7 +20,16 @@ from oah.core.model.workspace import ApiKey, Scope, Workspace
 from oah.errors import Conflict, InvalidRequest, NotFound
 
 WORKSPACE_CHANGES = frozenset(
-    {"name", "weight", "max_active_runs", "max_queued_runs", "recovery_strategy", "recovery_max_attempts", "answers"}
+    {
+        "name",
+        "weight",
+        "max_active_runs",
+        "max_queued_runs",
+        "recovery_strategy",
+        "recovery_max_attempts",
+        "answers",
+        "worktree",
+    }
 )
 
 

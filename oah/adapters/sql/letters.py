@@ -111,6 +111,7 @@ def run_payload(run: Run, session: Session, recovery: Mapping[str, Any]) -> dict
             "title": session.title,
             "labels": dict(session.labels),
             "cwd": session.cwd,
+            "worktree": None if session.worktree is None else session.worktree.document(),
             "session_ref": session.session_ref,
             "metadata": dict(session.metadata),
         },

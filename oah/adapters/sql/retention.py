@@ -34,10 +34,11 @@ from oah.adapters.sql.tables import (
     worker_commands,
     workers,
 )
-from oah.core.model.ids import RunId
+from oah.core.model.ids import RunId, SessionId
+from oah.core.model.session import HoldReason, SessionState
 from oah.core.policy.retention import Aged
 from oah.errors import Broken
-from oah.ports.retention import AgedRuns, Mark, Pruned, Recorded, Recordings
+from oah.ports.retention import AgedRuns, Archived, Mark, Over, Pruned, Recorded, Recordings
 
 Condition = ColumnElement[bool] | TextClause
 UNENDED = text("runs.status NOT IN ('completed', 'failed', 'cancelled', 'timed_out')")
@@ -107,8 +108,8 @@ class Retention(Aggregate):
         dry_run: bool = False,
     ) -> Pruned:
         """One window, one transaction."""
-        if what in (Aged.RUNS, Aged.RECORDINGS):
-            raise Broken(f"{what} go with their blobs: aged_{what}")
+        if what in (Aged.RUNS, Aged.RECORDINGS, Aged.HOMES):
+            raise Broken(f"{what} go with their blobs: aged_…")
         with self._database.read() if dry_run else self._database.write() as connection:
             self._database.by_index(connection)
             cutoff = _cutoff(connection, age)
@@ -142,6 +143,43 @@ class Retention(Aggregate):
                     )
                     .values(recording_blob=None)
                 )
+
+    def aged_archives(self, age: timedelta, *, after: Mark | None, limit: int) -> Archived:
+        """By the index of closed sessions."""
+        with self._database.read() as connection:
+            self._database.by_index(connection)
+            window = _window(connection, TABLES[Aged.SESSIONS], _cutoff(connection, age), after, limit=limit)
+            homes = select(sessions.c.id, sessions.c.home).where(sessions.c.id.in_([row.id for row in window]))
+            found = connection.execute(homes).all() if window else []
+        archived = [row.id for row in found if row.home and row.home.get("archive")]
+        return Archived(tuple(SessionId(each) for each in archived), _mark(window, limit))
+
+    def forget_archives(self, sessions_: Sequence[SessionId]) -> None:
+        """Their blobs are gone: nobody has their homes."""
+        with self._database.write() as connection:
+            homes = select(sessions.c.id, sessions.c.home).where(sessions.c.id.in_(sessions_))
+            for row in connection.execute(homes.with_for_update()).all():
+                home = {**row.home, "archive": None, "place": ""}
+                connection.execute(update(sessions).where(sessions.c.id == row.id).values(home=home))
+
+    def over(self, sessions_: Sequence[SessionId], age: timedelta) -> Over:
+        """By their ids."""
+        if not sessions_:
+            return Over()
+        with self._database.read() as connection:
+            cutoff = _cutoff(connection, age)
+            columns = (sessions.c.id, sessions.c.state, sessions.c.closed_at, sessions.c.holds)
+            found = connection.execute(select(*columns).where(sessions.c.id.in_(sessions_))).all()
+            named = session_owners.c.session_id
+            owned = set(connection.execute(select(named).where(named.in_(sessions_))).scalars())
+        ended = {
+            SessionId(row.id)
+            for row in found
+            if row.state == SessionState.CLOSED and row.closed_at is not None and row.closed_at < cutoff
+            if HoldReason.UNKILLABLE.value not in (row.holds or {})
+        }
+        known = {row.id for row in found}
+        return Over(frozenset(ended - owned), frozenset(each for each in sessions_ if each not in known | owned))
 
     def aged_runs(self, age: timedelta, *, after: Mark | None, limit: int, with_events: bool = False) -> AgedRuns:
         """By the index of ended runs; what keeps one is looked up by index as well."""

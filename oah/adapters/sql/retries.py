@@ -19,14 +19,12 @@ from oah.adapters.sql.aggregate import Transaction
 from oah.adapters.sql.columns import MICROSECOND, age_us, from_us, now
 from oah.adapters.sql.rows import session_of
 from oah.adapters.sql.statements import SettleRow
-from oah.adapters.sql.tables import run_attempts, runs, session_owners, sessions
+from oah.adapters.sql.tables import LIMITS_OF_ONE_ATTEMPT, run_attempts, runs, session_owners, sessions
 from oah.core.model.event import EventType
 from oah.core.model.ids import RunId, SessionId, WorkspaceId
-from oah.core.model.run import OrderMode, ReadyClass, StartReason, StopReason
+from oah.core.model.run import OrderMode, ReadyClass, StartReason
 from oah.core.model.session import HoldReason
 from oah.ports.rows import DeferredRun, RetryPlan
-
-LIMITS_OF_ONE_ATTEMPT = tuple(each.value for each in StopReason if each.of_one_attempt)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from oah.adapters.sql.columns import from_us
 from oah.core.model.event import Event
-from oah.core.model.home import session_home
+from oah.core.model.home import session_home, worktree_of
 from oah.core.model.ids import ClaimToken, KeyId, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.message import WakeMode
@@ -40,12 +40,12 @@ RUN_COLUMNS = (
 )  # fmt: skip
 SESSION_COLUMNS = (
     "id", "workspace_id", "pool", "agent", "state", "created_at", "queued_count", "event_seq", "holds", "session_ref",
-    "home", "cwd", "env", "title", "labels", "metadata", "closed_at", "wake", "wake_failures", "wake_after",
+    "home", "cwd", "env", "title", "labels", "metadata", "closed_at", "worktree", "wake", "wake_failures", "wake_after",
     "wake_stopped", "wake_run_id", "unsettled",
 )  # fmt: skip
 WORKSPACE_COLUMNS = (
     "id", "name", "created_at", "weight", "max_active_runs", "max_queued_runs", "recovery_strategy",
-    "recovery_max_attempts", "answers",
+    "recovery_max_attempts", "answers", "worktree",
 )  # fmt: skip
 KEY_COLUMNS = ("id", "name", "workspace_id", "scopes", "created_at", "expires_at", "revoked_at")
 EVENT_COLUMNS = ("session_id", "number", "run_id", "attempt", "type", "data", "at")
@@ -159,7 +159,8 @@ def session_of(row: Sequence[Any]) -> Session:
     """A row in the order of SESSION_COLUMNS."""
     (
         session_id, workspace_id, pool, agent, state, created, queued_count, event_seq, holds, session_ref, home, cwd,
-        env, title, labels, metadata, closed, wake, wake_failures, wake_after, wake_stopped, wake_run, unsettled,
+        env, title, labels, metadata, closed, worktree, wake, wake_failures, wake_after, wake_stopped, wake_run,
+        unsettled,
     ) = row  # fmt: skip
     return Session(
         id=SessionId(session_id),
@@ -173,6 +174,7 @@ def session_of(row: Sequence[Any]) -> Session:
         session_ref=session_ref,
         home=session_home(parsed(home)),
         cwd=cwd,
+        worktree=worktree_of(parsed(worktree)),
         env=parsed(env),
         title=title,
         labels=parsed(labels),
@@ -189,7 +191,7 @@ def session_of(row: Sequence[Any]) -> Session:
 
 def workspace_of(row: Sequence[Any]) -> Workspace:
     """A row in the order of WORKSPACE_COLUMNS."""
-    workspace_id, name, created, weight, active, queued, strategy, max_attempts, answers = row
+    workspace_id, name, created, weight, active, queued, strategy, max_attempts, answers, worktree = row
     known = RecoveryStrategy(strategy) if strategy in set(RecoveryStrategy) else None
     return Workspace(
         id=WorkspaceId(workspace_id),
@@ -201,6 +203,7 @@ def workspace_of(row: Sequence[Any]) -> Workspace:
         recovery_strategy=known,
         recovery_max_attempts=max_attempts,
         answers=tuple(parsed(answers) or ()),
+        worktree=worktree_of(parsed(worktree)),
     )
 
 

@@ -45,6 +45,7 @@ class Sessions(Aggregate):
                 "agent": session.lane.profile,
                 "session_ref": session.session_ref,
                 "cwd": session.cwd,
+                "worktree": None if session.worktree is None else session.worktree.document(),
                 "env": dict(session.env),
                 "title": session.title,
                 "labels": dict(session.labels),

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from oah.adapters.sql.columns import Json, Moment
-from oah.core.model.run import RunClass
+from oah.core.model.run import RunClass, StopReason
 
 metadata = MetaData(
     naming_convention={
@@ -43,6 +43,9 @@ LATEST = "status = 'queued' AND start_by IS NOT NULL"
 DEADLINE = "status = 'queued' AND deadline_at IS NOT NULL"
 CLOSED = "state = 'closed'"
 MAIL = "unsettled > 0 OR wake_run_id IS NOT NULL"
+LIMITS_OF_ONE_ATTEMPT = tuple(each.value for each in StopReason if each.of_one_attempt)
+"""Stop reasons that go with the attempt, and are nobody's wish about the run."""
+LIMIT_OF_ONE_ATTEMPT = "stop_reason IN (" + ", ".join(f"'{each}'" for each in LIMITS_OF_ONE_ATTEMPT) + ")"
 OPEN_STEP = "ended_at IS NULL AND deadline_at IS NOT NULL"
 
 workspaces = Table(
@@ -58,6 +61,7 @@ workspaces = Table(
     Column("recovery_max_attempts", Integer),
     # Which questions of agents a rule answers; null: none.
     Column("answers", Json),
+    Column("worktree", Json),
 )
 
 # How many runs of a workspace are queued, in parts: each process adds to a part of its own, so that a submit and a
@@ -92,6 +96,7 @@ sessions = Table(
     # Where the program's own files of the conversation are (core/model/home.py).
     Column("home", Json),
     Column("cwd", Text),
+    Column("worktree", Json),
     Column("env", Json, nullable=False, server_default="{}"),
     Column("title", Text),
     Column("labels", Json, nullable=False, server_default="{}"),

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from datetime import timedelta
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from oah.api.auth import Caller, Principal, needs
+from oah.api.auth import KEY_CHECK, Caller, Principal, needs
 from oah.api.schemas import Named
 from oah.api.state import ApiState, Desk
 from oah.core.model.ids import RunId, SessionId
 from oah.core.model.workspace import Scope
-from oah.errors import InvalidRequest, Unavailable
+from oah.errors import InvalidRequest, Unauthorized, Unavailable
 from oah.services import stream
 
 router = APIRouter(prefix="/v1", tags=["events"])
@@ -79,8 +83,26 @@ async def _open(
     if after is not None and await run_in_threadpool(stream.exhausted, store, about, after=after):
         return Response(status_code=NOTHING_MORE)
     pause = desk.context.keep_alive if keep_alive is None else timedelta(seconds=keep_alive)
+    frames = desk.streams.open(about, after=after, keep_alive=pause)
     return StreamingResponse(
-        desk.streams.open(about, after=after, keep_alive=pause),
+        frames if caller.key is None else _while_it_may(frames, partial(desk.keyring.check, caller.digest)),
         media_type="text/event-stream",
         headers={"cache-control": "no-store", "x-accel-buffering": "no"},
     )
+
+
+async def _while_it_may(frames: AsyncGenerator[bytes, None], check: Callable[[], None]) -> AsyncIterator[bytes]:
+    """As long as the caller's key is good: what comes after that is not sent. A store that is away ends nothing."""
+    clock = asyncio.get_running_loop().time
+    checked_at = clock()
+    async with aclosing(frames):
+        async for frame in frames:
+            if clock() - checked_at >= KEY_CHECK:
+                checked_at = clock()
+                try:
+                    await run_in_threadpool(check)
+                except Unauthorized:
+                    return
+                except Unavailable:
+                    pass
+            yield frame

@@ -12,6 +12,7 @@ from oah.api.auth import Caller, demand, needs
 from oah.api.render import answer, page, run_document, session_document
 from oah.api.schemas import Cursor, Filter, Limit, Named, SecretRef, SessionBody, SessionChanges
 from oah.api.state import Desk
+from oah.core.model.home import Worktree
 from oah.core.model.ids import SessionId
 from oah.core.model.session import EnvValue, SessionState
 from oah.core.model.workspace import Scope
@@ -30,6 +31,7 @@ def create(body: SessionBody, desk: Desk, caller: Caller) -> Response:
         workspace_id=workspaces.resolve(context.store, body.workspace, caller.workspace_id),
         title=body.title,
         cwd=body.cwd,
+        worktree=None if body.worktree is None else Worktree(repo=body.worktree.repo, ref=body.worktree.ref),
         env=_named(body.env),
         labels=body.labels,
         metadata=body.metadata,

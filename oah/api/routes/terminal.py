@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, cast
 
 from fastapi import APIRouter, Query, WebSocket
@@ -99,7 +100,8 @@ async def _talk(socket: WebSocket, find: Find, *, write: bool, takeover: bool) -
     except OahError as error:
         await socket.send_denial_response(problems.of(error))
         return
-    wish = Wish(run=run, workspace_id=workspace_id, by=caller.by, write=write, takeover=takeover)
+    check = None if caller.key is None else partial(desk.keyring.check, caller.digest)
+    wish = Wish(run=run, workspace_id=workspace_id, by=caller.by, write=write, takeover=takeover, check=check)
     try:
         offered = socket.scope.get("subprotocols", [])
         await socket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)

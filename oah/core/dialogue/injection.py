@@ -49,8 +49,9 @@ def _is_control(char: str) -> bool:
 class InjectionRules:
     """How a program takes text. `submit`: the key. `clear`: the key that empties a line of the composer.
 
-    `commands`: first characters that make a text a command. `guard`: what is put before such a text so that it is none
-    (of programs where that was seen to help); without one it is refused. `multiline`: whether line ends may stand in a
+    `commands`: first characters that make a text a command; `words`: what is one as a whole text (``exit``), and always
+    refused. `guard`: what is put before a text of the first kind so that it is none (of programs where that was seen to
+    help); without one it is refused. `multiline`: whether line ends may stand in a
     text that is not framed as a paste. `placeholders`: what a composer shows instead of a large paste, group 1 (if any)
     its lines or characters. `blind`: submit although the text was not seen in a composer (plain prompts), `glance`
     later. `window`: how long the text, and then its submission, is looked for. `patience`: how long a line that
@@ -60,6 +61,7 @@ class InjectionRules:
     submit: bytes = b"\r"
     clear: bytes = b"\x15"
     commands: str = ""
+    words: tuple[str, ...] = ()
     guard: str = ""
     multiline: bool = False
     placeholders: tuple[Pattern, ...] = ()
@@ -106,18 +108,16 @@ def plan(
     clean = harmless(text).rstrip("\n")
     if not clean.strip():
         return Refusal("input_rejected", "the text is empty")
+    if not command and " ".join(clean.split()).casefold() in rules.words:
+        return _refused(f"the text {clean.strip()!r}")
     if not command and _is_command(clean, rules):
         if not rules.guard:
-            return Refusal(
-                "command_refused", f"a text that begins with {clean.lstrip()[0]!r} is a command of this agent"
-            )
+            return _refused(f"a text that begins with {clean.lstrip(_UNSEEN)[0]!r}")
         clean = rules.guard + clean.lstrip()
-    if not bracketed and not canonical:
-        clean = clean.replace("\t", _TAB)
-    if one_line and not bracketed and not rules.multiline:
-        clean = clean.replace("\n", " ")
-    if not bracketed and not rules.multiline and "\n" in clean:
-        return Refusal("input_rejected", "the program takes one line at a time, and the text has more")
+    if not bracketed:
+        clean = _unframed(clean, rules, canonical=canonical, one_line=one_line)
+        if not rules.multiline and "\n" in clean:
+            return Refusal("input_rejected", "the program takes one line at a time, and the text has more")
     body = clean.encode("utf-8", "replace")
     longest = max(len(line) for line in body.split(b"\n"))
     if canonical and longest > LINE_BYTES:
@@ -125,6 +125,16 @@ def plan(
     framed = PASTE_BEGIN + body + PASTE_END if bracketed else body.replace(b"\n", b"\r")
     pause = min(rules.pause + rules.pause_per_kib * (len(body) / 1024), rules.longest_pause)
     return Plan(clean, framed, pause)
+
+
+def _unframed(clean: str, rules: InjectionRules, *, canonical: bool, one_line: bool) -> str:
+    """What is not in a paste is keys: a tab completes words, a line end may submit."""
+    text = clean if canonical else clean.replace("\t", _TAB)
+    return text.replace("\n", " ") if one_line and not rules.multiline else text
+
+
+def _refused(what: str) -> Refusal:
+    return Refusal("command_refused", f"{what} is a command of this agent; a run may say that it is meant as one")
 
 
 def _is_command(clean: str, rules: InjectionRules) -> bool:

@@ -196,7 +196,7 @@ def _retry(section: Mapping[str, Any], *, source: str) -> RetryWish:
         raise _invalid(source, error.message) from None
 
 
-_SCREEN_TABLES = ("screen", "files", "resume", "headless", "version", "home", "limits")
+_SCREEN_TABLES = ("screen", "files", "resume", "headless", "version", "home", "limits", "worktree")
 _TYPES = {
     "name": "string",
     "kind": "string",
@@ -223,6 +223,7 @@ _TYPES = {
     "screen": "table",
     "resume": "table",
     "home": "table",
+    "worktree": "table",
     "limits": "table",
     "headless": "table",
     "version": "table",

@@ -1,9 +1,9 @@
 """What a screen says about the program that drew it: ready, working, asking somebody, blocked, or not recognised.
 
-Three rules keep it honest. What is *asked* counts only while the composer (the place where one types) is not there, so
-that a text which quotes a dialog is no dialog. *Working* counts only near the bottom, so that old lines above say
-nothing. And what fits no rule is `unrecognised`, never ready: the caller lets that pass after a deadline, a blocked
-screen never.
+Three rules keep it honest. What is *asked* counts only while the composer (the place where one types) is not there, and
+only inside the dialog's own rows, so that a text which quotes a dialog is no dialog and no part of one. *Working*
+counts only in the program's own rows around the composer, so that what it has said says nothing. And what fits no rule
+is `unrecognised`, never ready: the caller lets that pass after a deadline, a blocked screen never.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from oah.core.dialogue.screen import Screen
+from oah.core.dialogue.screen import Screen, folded
 from oah.core.model.question import Choice, DialogKind, Question
 
 
@@ -44,8 +44,11 @@ class Condition(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialogRule:
-    """Lines that must all be near the bottom. `choice`: a line that offers one, group 1 its key, group 2 its words.
-    `offers`: its choices where no line of their own says them. `free`: any text is an answer."""
+    """Lines that must all be in the dialog. `choice`: a line that offers one, group 1 its key, group 2 its words.
+    `offers`: its choices where no line of their own says them. `free`: any text is an answer.
+
+    Where it is: from the lowest `end` line (without one: from the bottom) up, over lines that are all `inside`, to a
+    line that is `top`. Without `inside`: from the lowest lines that ask down. `at_cursor`: it is the cursor's line."""
 
     name: str
     kind: DialogKind
@@ -53,6 +56,10 @@ class DialogRule:
     choice: Pattern | None = None
     offers: tuple[Choice, ...] = ()
     free: bool = False
+    top: Pattern | None = None
+    inside: Pattern | None = None
+    end: Pattern | None = None
+    at_cursor: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +81,15 @@ class ComposerRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScreenRules:
-    """What a profile knows of its program's screens. `near`: how many lines that are not blank count as the bottom."""
+    """What a profile knows of its program's screens. `near`: how many lines that are not blank count as the bottom.
+    `busy_above`: a line that says that it works stands at most so many rows above the composer, or below it; None:
+    anywhere near the bottom."""
 
     composer: ComposerRule
     busy: tuple[Pattern, ...] = ()
     dialogs: tuple[DialogRule, ...] = ()
     near: int = 24
+    busy_above: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +103,26 @@ class Composer:
 
 @dataclass(frozen=True, slots=True)
 class Dialog:
-    """A dialog on the screen, its lines and its choices."""
+    """A dialog on the screen, its lines and its choices. `whole`: all of its lines are there, and no others."""
 
     name: str
     kind: DialogKind
     text: str
     choices: tuple[Choice, ...]
     free: bool = False
+    whole: bool = True
 
     @property
     def question(self) -> Question:
         """What somebody is asked."""
-        return Question(name=self.name, kind=self.kind, text=self.text, choices=self.choices, free=self.free)
+        return Question(
+            name=self.name, kind=self.kind, text=self.text, choices=self.choices, free=self.free, whole=self.whole
+        )
 
 
 def unknown(screen: Screen) -> Question:
     """What somebody is asked about a screen that no rule recognises: to look at it, and to type."""
-    return Question(name="unknown", kind=DialogKind.QUESTION, text=screen.text, free=True)
+    return Question(name="unknown", kind=DialogKind.QUESTION, text=screen.text, free=True, whole=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +137,8 @@ class Reading:
 def read(screen: Screen, rules: ScreenRules) -> Reading:
     """Judge one screen."""
     composer = find_composer(screen, rules.composer)
-    bottom = near_bottom(screen, rules.near)
     if composer is None:
-        dialog = next((seen for rule in rules.dialogs if (seen := _dialog(rule, bottom)) is not None), None)
+        dialog = next((seen for rule in rules.dialogs if (seen := _dialog(rule, screen, rules.near)) is not None), None)
         if dialog is not None:
             return Reading(Condition.BLOCKED if dialog.kind.blocks else Condition.ASKING, None, dialog)
     if _busy(screen, rules, composer):
@@ -136,10 +148,15 @@ def read(screen: Screen, rules: ScreenRules) -> Reading:
     return Reading(Condition.UNRECOGNISED)
 
 
-def near_bottom(screen: Screen, count: int) -> tuple[str, ...]:
-    """The lowest `count` lines that are not blank, in their order."""
-    lines = [line for line in screen.lines if line.strip()]
-    return tuple(lines[-count:])
+def stands(asked: Dialog | None, reading: Reading) -> bool:
+    """Whether the screen still asks this; None: what no rule knew. A choice that is marked and not yet taken, or a text
+    that is being typed, changes nothing."""
+    dialog = reading.dialog
+    if asked is None:
+        return reading.condition is Condition.UNRECOGNISED
+    if dialog is None or dialog.name != asked.name:
+        return False
+    return asked.free or folded(dialog.text) == folded(asked.text)
 
 
 def find_composer(screen: Screen, rule: ComposerRule) -> Composer | None:
@@ -203,27 +220,95 @@ def _draft(screen: Screen, rule: ComposerRule, first: int, last: int) -> str:
 
 def _busy(screen: Screen, rules: ScreenRules, composer: Composer | None) -> bool:
     """What is typed in the composer says nothing about the program."""
-    draft = range(composer.first, composer.last + 1) if composer is not None else range(0)
-    lines = [line for row, line in enumerate(screen.lines) if row not in draft and line.strip()]
-    return any(pattern.search(line) for line in lines[-rules.near :] for pattern in rules.busy)
+    rows = [row for row, line in enumerate(screen.lines) if line.strip()]
+    if composer is not None:
+        rows = [row for row in rows if not composer.first <= row <= composer.last]
+    near = rules.near
+    if rules.busy_above is not None:
+        near = rules.busy_above + _STATUS
+        if composer is not None:
+            rows = [row for row in rows if row >= composer.first - rules.busy_above]
+            near = len(rows)
+    return any(pattern.search(screen.lines[row]) for row in rows[max(len(rows) - near, 0) :] for pattern in rules.busy)
 
 
-def _dialog(rule: DialogRule, bottom: Sequence[str]) -> Dialog | None:
-    if not all(any(pattern.search(line) for line in bottom) for pattern in rule.lines):
+_STATUS = 3
+"""Lines of its own that a program may have at the bottom while it shows no composer, besides those above that."""
+
+
+# --- dialogs ---
+
+_BELOW = 4
+"""Lines that are not blank below the lower border of a dialog, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Region:
+    """Rows of a dialog: from `first` up to the one before `end`. `whole`: see Dialog."""
+
+    first: int
+    end: int
+    whole: bool = True
+
+
+def _dialog(rule: DialogRule, screen: Screen, near: int) -> Dialog | None:
+    region = _region(rule, screen, near)
+    if region is None:
         return None
-    text = "\n".join(line.strip(_FRAME) for line in bottom).strip()
-    return Dialog(rule.name, rule.kind, text, _choices(rule, bottom), rule.free)
+    lines = [line for line in screen.lines[region.first : region.end] if line.strip()]
+    if not all(any(pattern.search(line) for line in lines) for pattern in rule.lines):
+        return None
+    text = "\n".join(line.strip(_FRAME) for line in lines).strip()
+    return Dialog(rule.name, rule.kind, text, _choices(rule, lines), rule.free, region.whole)
+
+
+def _region(rule: DialogRule, screen: Screen, near: int) -> _Region | None:
+    if rule.at_cursor:
+        return _Region(screen.row, screen.row + 1) if screen.last <= screen.row < len(screen.lines) else None
+    if rule.inside is None:
+        return _asked_from(rule, screen, near)
+    bottom = screen.last if rule.end is None else _lowest(rule.end, screen, near=_BELOW + 1)
+    return None if bottom is None else _framed(rule, rule.inside, screen.lines, bottom)
+
+
+def _asked_from(rule: DialogRule, screen: Screen, near: int) -> _Region | None:
+    """A dialog without a frame: what is above its highest line that asks may be anybody's."""
+    found = [_lowest(pattern, screen, near=near) for pattern in rule.lines]
+    rows = [row for row in found if row is not None]
+    return _Region(min(rows), screen.last + 1) if rows and len(rows) == len(found) else None
+
+
+def _framed(rule: DialogRule, inside: Pattern, lines: Sequence[str], bottom: int) -> _Region | None:
+    """Where two lines could be its first, what is between them may be anybody's; where none is, a part of it may have
+    scrolled away: then it is not whole."""
+    first = bottom if rule.end is not None else bottom + 1
+    while first and inside.search(lines[first - 1]):
+        first -= 1
+    if rule.top is None:
+        return _Region(first, bottom + 1, whole=first > 0)
+    if first and rule.top.search(lines[first - 1]):
+        return _Region(first - 1, bottom + 1)
+    tops = [row for row in range(first, bottom + 1) if rule.top.search(lines[row])]
+    if tops:
+        return _Region(tops[0], bottom + 1, whole=len(tops) == 1)
+    return _Region(0, bottom + 1, whole=False) if first == 0 else None
+
+
+def _lowest(pattern: Pattern, screen: Screen, *, near: int) -> int | None:
+    """The lowest row that matches, among so many that are not blank."""
+    rows = [row for row, line in enumerate(screen.lines) if line.strip()]
+    return next((row for row in reversed(rows[-near:]) if pattern.search(screen.lines[row])), None)
 
 
 _FRAME = " │╭╮╰╯─┌┐└┘"
 
 
-def _choices(rule: DialogRule, bottom: Sequence[str]) -> tuple[Choice, ...]:
+def _choices(rule: DialogRule, lines: Sequence[str]) -> tuple[Choice, ...]:
     """The last list of choices: one that begins anew with the first key is another."""
     choices: list[Choice] = []
     if rule.choice is None:
         return rule.offers
-    for line in bottom:
+    for line in lines:
         if (found := rule.choice.search(line)) is None:
             continue
         choice = Choice((found.group(1) or "").strip(), (found.group(2) or "").strip(_FRAME))

@@ -47,6 +47,38 @@ def reply(screen: Screen, text: str, rules: ReplyRules, composer: ComposerRule, 
     return _dedented(said, rules).strip("\n")
 
 
+CUT = "[... the beginning has scrolled off the program's screen; the recording has it ...]"
+"""Before a reply of which only the end could be read."""
+_TAIL = 8
+"""Folded characters at the end of our text by which it is known to stand there."""
+
+
+def is_cut(screen: Screen, text: str, rules: ReplyRules, composer: ComposerRule, *, mark: int) -> bool:
+    """Whether the beginning of a reply is out of reach: on a program's other screen nothing that scrolls away is kept,
+    so the reply is whole only where what stands before it still shows."""
+    if not screen.alternate:
+        return screen.scrolled - mark > len(screen.above)
+    found = find_composer(screen, composer)
+    visible = _trimmed(screen.lines[: found.first] if found is not None else screen.lines, rules)
+    after = _after(visible, text, rules, first=False)
+    if after and rules.begin is not None and any(_begins_next(visible[after:], rules.begin)):
+        return False
+    if rules.echo is not None:
+        return _is_scrolled(visible, rules)
+    return after == 0 and not _ends_with(folded(text), visible)
+
+
+def _begins_next(lines: Sequence[str], begin: Pattern) -> list[bool]:
+    """Whether the first of them that is not blank is the first of what the program says."""
+    return [begin.search(line) is not None for line in lines if line.strip()][:1]
+
+
+def _ends_with(wanted: str, lines: Sequence[str]) -> bool:
+    """Whether the end of our text is among them: its beginning may have scrolled away before the reply began."""
+    seen = [folded(line) for line in lines]
+    return any(len(line) >= min(_TAIL, len(wanted)) and wanted.endswith(line) for line in seen if line)
+
+
 def _trimmed(lines: Sequence[str], rules: ReplyRules) -> list[str]:
     if rules.trim is None:
         return list(lines)

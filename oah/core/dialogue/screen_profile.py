@@ -2,15 +2,16 @@
 
 Tables of the profile (`kind = "screen"`), all but `screen.composer.start` optional:
 
-* ``[screen]`` ``busy``: lines that are there while it works; ``near``: how many lines count as the bottom;
-  ``settle_seconds``, ``unseen_seconds``, ``unknown_seconds`` (0: never): see `turn.TurnRules`; ``ready_without``: a
-  start that is never recognised counts as ready after so many seconds.
+* ``[screen]`` ``busy``: lines that are there while it works; ``busy_above``: at most so many rows above the composer,
+  or below it (default: anywhere near the bottom); ``near``: how many lines count as the bottom; ``settle_seconds``,
+  ``unseen_seconds``, ``unknown_seconds`` (0: never), ``still_seconds`` (default never): see `turn.TurnRules`;
+  ``ready_without``: a start that is never recognised counts as ready after so many seconds.
 * ``[screen.composer]`` ``start``, ``above``, ``end``, ``never``, ``hints``, ``footer``, ``at_cursor``, ``stacked``: see
   `reading.ComposerRule`.
-* ``[[screen.dialogs]]`` ``name``, ``kind``, ``lines``, ``choice``, ``free``, ``offers`` (key = words): see
-  `reading.DialogRule`; ``keys``: what to type for a choice (default: its key).
-* ``[screen.submit]`` ``key``, ``clear``, ``commands``, ``guard``, ``multiline``, ``placeholders``, ``blind``,
-  ``window_seconds``, ``patience_seconds``: see `injection.InjectionRules`.
+* ``[[screen.dialogs]]`` ``name``, ``kind``, ``lines``, ``choice``, ``free``, ``offers`` (key = words), ``top``,
+  ``inside``, ``end``, ``at_cursor``: see `reading.DialogRule`; ``keys``: what to type for a choice (default: its key).
+* ``[screen.submit]`` ``key``, ``clear``, ``commands``, ``words``, ``guard``, ``multiline``, ``placeholders``,
+  ``blind``, ``window_seconds``, ``patience_seconds``: see `injection.InjectionRules`.
 * ``[screen.reply]`` ``echo``, ``begin``, ``noise``, ``stop``, ``trim``: see `reply.ReplyRules`.
 * ``[[files]]`` ``path`` (below HOME), ``text``: written before the start unless it is there; ``{cwd}`` and ``{home}``
   are replaced.
@@ -136,6 +137,7 @@ def screen_profile(table: Mapping[str, Any], compile_: Compile, *, source: str) 
         composer=_composer(screen.table("composer"), patterns),
         busy=patterns.all(screen.texts("busy")),
         near=screen.take("near", int, 24),
+        busy_above=screen.take("busy_above", int),
         dialogs=tuple(_dialog(each, patterns, keys) for each in dialogs),
     )
     version = top.table("version")
@@ -203,6 +205,10 @@ def _dialog(table: _Table, patterns: _Patterns, keys: dict[str, Mapping[str, str
         choice=patterns.one(table.take("choice", str, "")),
         offers=tuple(Choice(key, words) for key, words in table.words("offers").items()),
         free=table.flag("free"),
+        top=patterns.one(table.take("top", str, "")),
+        inside=patterns.one(table.take("inside", str, "")),
+        end=patterns.one(table.take("end", str, "")),
+        at_cursor=table.flag("at_cursor"),
     )
     if not rule.lines:
         raise table.missing("lines")
@@ -212,10 +218,12 @@ def _dialog(table: _Table, patterns: _Patterns, keys: dict[str, Mapping[str, str
 
 def _turn(table: _Table, *, blind: bool) -> TurnRules:
     unknown = table.take("unknown_seconds", (int, float), 0 if blind else 20)
+    still = table.take("still_seconds", (int, float), 0)
     return TurnRules(
         settle=timedelta(seconds=table.take("settle_seconds", (int, float), 0.8)),
         unseen=timedelta(seconds=table.take("unseen_seconds", (int, float), 10)),
         unknown=timedelta(seconds=unknown) if unknown > 0 else None,
+        still=timedelta(seconds=still) if still > 0 else None,
     )
 
 
@@ -224,6 +232,7 @@ def _injection(table: _Table, patterns: _Patterns) -> InjectionRules:
         submit=table.take("key", str, "\r").encode(),
         clear=table.take("clear", str, "\x15").encode(),
         commands=table.take("commands", str, ""),
+        words=table.texts("words"),
         guard=table.take("guard", str, ""),
         multiline=table.flag("multiline"),
         placeholders=patterns.all(table.texts("placeholders")),

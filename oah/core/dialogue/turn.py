@@ -20,13 +20,15 @@ class TurnRules:
     0.4 s). `asked`: how long a dialog must stand before somebody is asked; `repeat`: and one that has been answered
     and still stands. `unseen`: quiet after which a turn is over of which nothing was seen, neither work nor an answer.
     `unknown`: quiet after which somebody is asked about a screen that no rule recognises; None: never (programs that
-    work in silence)."""
+    work in silence). `still`: quiet after which that goes for a line that says that the program works, too: its own
+    moves, a reply that quotes it does not; None: never."""
 
     settle: timedelta = timedelta(milliseconds=800)
     asked: timedelta = timedelta(milliseconds=500)
     repeat: timedelta = timedelta(seconds=5)
     unseen: timedelta = timedelta(seconds=10)
     unknown: timedelta | None = timedelta(seconds=20)
+    still: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def judge(turn: Turn, reading: Reading, *, answered: bool, now: float, rules: Tu
     quiet = now - turn.changed_at
     match reading.condition:
         case Condition.WORKING:
-            return replace(turn, worked=True, answered=None), Going(rules.settle.total_seconds())
+            return replace(turn, worked=True, answered=None), _working(reading, quiet=quiet, rules=rules)
         case Condition.ASKING | Condition.BLOCKED:
             assert reading.dialog is not None  # only a dialog makes these
             patience = rules.repeat if reading.dialog.text == turn.answered else rules.asked
@@ -100,6 +102,11 @@ def judge(turn: Turn, reading: Reading, *, answered: bool, now: float, rules: Tu
             left = rules.unknown.total_seconds() - quiet
             return turn, Going(left) if left > 0 else Asks(None)
     assert_never(reading.condition)
+
+
+def _working(reading: Reading, *, quiet: float, rules: TurnRules) -> Verdict:
+    is_still = rules.still is not None and reading.composer is not None and quiet >= rules.still.total_seconds()
+    return Asks(None) if is_still else Going(rules.settle.total_seconds())
 
 
 def _ready(turn: Turn, reading: Reading, *, answered: bool, quiet: float, rules: TurnRules) -> Verdict:

@@ -24,5 +24,10 @@ def prefixes(run_id: str) -> tuple[str, ...]:
     return (f"recordings/{_part(run_id)}/", f"outputs/{_part(run_id)}/")
 
 
+def archives(session_id: str) -> str:
+    """Of all packed homes of a session."""
+    return f"homes/{session_id}/"
+
+
 def _part(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:120] or "_"

@@ -35,13 +35,15 @@ class Choice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """`name`: of the profile's rule, `unknown` when no rule knows the dialog. `text`: the screen's lines that ask.
-    `free`: whether any text is an answer (then `choices` may be empty)."""
+    `free`: whether any text is an answer (then `choices` may be empty). `whole`: `text` is all that asks, and nothing
+    else that the screen shows; what is stored does not say so."""
 
     name: str
     kind: DialogKind
     text: str
     choices: tuple[Choice, ...] = ()
     free: bool = False
+    whole: bool = True
 
     def chosen(self, answer: str) -> Choice | None:
         """The choice that an answer means: by its key, else by its words, whatever the case; or the only one that

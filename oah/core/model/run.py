@@ -134,6 +134,10 @@ class StartReason(StrEnum):
     REQUEUED = "requeued"
 
 
+COMMAND = "oah.command"
+"""In a run's metadata: its text may be a command of the agent's program. Submits set it, and nobody else."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunError:
     """Why a run did not complete: a stable code and words for a person."""
@@ -198,6 +202,11 @@ class Run:
     heartbeat_at: datetime | None = None
     """The owner row's ``seen_at`` while the run is active."""
 
+    @property
+    def command(self) -> bool:
+        """Whether its text may be a command of the agent's program; else such a text is refused, or given as a text."""
+        return self.metadata.get(COMMAND) is True
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -256,6 +265,8 @@ class Outcome:
     """What the attempt had for a home."""
     home: SessionHome | None = None
     """Where the session's home is now, where that has changed; None: unchanged."""
+    output_cut: bool = False
+    """The beginning of the answer had scrolled off the program's screen; the end event says so."""
 
 
 PRIORITY = (ReadyClass.RESUME, ReadyClass.INTERACTIVE, ReadyClass.SUBAGENT, ReadyClass.BACKGROUND, ReadyClass.SUSPECT)

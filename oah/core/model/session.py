@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from oah.core.model.home import SessionHome
+from oah.core.model.home import SessionHome, Worktree
 from oah.core.model.ids import RunId, SessionId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.message import WakeMode
@@ -70,6 +70,8 @@ class Session:
     home: SessionHome | None = None
     """Where its files were last."""
     cwd: str | None = None
+    worktree: Worktree | None = None
+    """Its working directory is one of these, made by the worker."""
     env: Mapping[str, EnvValue] = field(default_factory=dict)
     title: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)

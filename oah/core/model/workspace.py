@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from oah.core.model.home import Worktree
 from oah.core.model.ids import KeyId, WorkspaceId
 from oah.core.model.run import RecoveryStrategy
 
@@ -38,6 +39,8 @@ class Workspace:
     """What it says about recovery; None: the deployment's."""
     answers: tuple[Mapping[str, Any], ...] = ()
     """Which questions of agents are answered without a person (``core/policy/answers.py``)."""
+    worktree: Worktree | None = None
+    """Of sessions that are made without a working directory of their own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ Guarantees: without a rule a person is asked. What blocks a program for good (a 
 dialog that no profile knows only a rule that names `unknown`. A rule that denies comes before all others, then the
 workspace's rules, then the profile's, each in their order. A rule answers only with a choice that the dialog offers;
 where that is not there, or not the only one, a person is asked: nothing is guessed. Patterns see the dialog's own lines
-and nothing else, so that what a run was told to do cannot look like a question.
+and nothing else, so that what a run was told to do cannot look like a question; where that cannot be told, because the
+dialog's lines are not all there or not the only ones, a person is asked instead of a rule with a pattern.
 """
 
 from __future__ import annotations
@@ -58,13 +59,17 @@ class Rule:
 
     def fits(self, question: Question) -> bool:
         """Whether it speaks of this question."""
+        if not self.concerns(question):
+            return False
+        return self.pattern is None or any(self.pattern.search(line) for line in question.text.splitlines())
+
+    def concerns(self, question: Question) -> bool:
+        """Whether it does as far as name and kind say."""
         if self.names and question.name not in self.names:
             return False
         if question.name == UNKNOWN and UNKNOWN not in self.names:
             return False
-        if self.kinds and question.kind not in self.kinds:
-            return False
-        return self.pattern is None or any(self.pattern.search(line) for line in question.text.splitlines())
+        return not self.kinds or question.kind in self.kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,10 @@ def decide(question: Question, rules: Rules) -> Decision:
     """Total: every question gets a decision."""
     if question.kind.blocks:
         return Ask()
-    fitting = [rule for rule in (*rules.workspace, *rules.profile) if rule.fits(question)]
+    concerned = [rule for rule in (*rules.workspace, *rules.profile) if rule.concerns(question)]
+    if not question.whole and any(rule.pattern is not None for rule in concerned):
+        return Ask()
+    fitting = [rule for rule in concerned if rule.fits(question)]
     denying = [rule for rule in fitting if rule.action is Action.DENY]
     if not fitting:
         return Ask()

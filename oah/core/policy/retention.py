@@ -15,6 +15,10 @@ KEYS_LEAST = timedelta(hours=24)
 """An idempotency key is good for at least so long: the outside interface says so."""
 
 
+_BEFORE = 0.9
+"""A home goes when so much of its session's own time is over, at the latest."""
+
+
 class Aged(StrEnum):
     """What ages out; the label of the metric."""
 
@@ -22,6 +26,7 @@ class Aged(StrEnum):
     IDEMPOTENCY_KEYS = "idempotency_keys"
     EVENTS = "events"
     RECORDINGS = "recordings"
+    HOMES = "homes"
     RUNS = "runs"
     MESSAGES = "messages"
     """Of agents; those of other mailboxes end by themselves."""
@@ -39,6 +44,8 @@ class Rules:
 
     events: timedelta | None = timedelta(days=14)
     recordings: timedelta | None = timedelta(days=14)
+    homes: timedelta | None = timedelta(days=7)
+    """Of closed sessions: archives here, directories where they are."""
     runs: timedelta | None = timedelta(days=30)
     dead_letters: timedelta | None = timedelta(days=90)
     audit: timedelta | None = timedelta(days=90)
@@ -59,13 +66,14 @@ class Due:
 def plan(rules: Rules) -> tuple[Due, ...]:
     """In the order in which they may go. A closed session goes when its last run could have gone."""
     keys = max(rules.idempotency_keys, KEYS_LEAST)
-    runs = None if rules.runs is None else max(rules.runs, keys)
+    runs = _runs_age(rules)
     ages = {
         # A dead letter keeps its run: first the letter, then what it was about.
         Aged.DEAD_LETTERS: rules.dead_letters,
         Aged.IDEMPOTENCY_KEYS: keys,
         Aged.EVENTS: _shorter(rules.events, runs),
         Aged.RECORDINGS: _shorter(rules.recordings, runs),
+        Aged.HOMES: homes_age(rules),
         Aged.RUNS: runs,
         Aged.MESSAGES: _shorter(rules.events, runs),
         Aged.SESSIONS: runs,
@@ -76,6 +84,16 @@ def plan(rules: Rules) -> tuple[Due, ...]:
         Aged.WORKERS: rules.workers,
     }
     return tuple(Due(what, age) for what, age in ages.items() if age is not None)
+
+
+def homes_age(rules: Rules) -> timedelta | None:
+    """After the end of the session; before its row goes, which says that it has ended."""
+    runs = _runs_age(rules)
+    return _shorter(rules.homes, None if runs is None else runs * _BEFORE)
+
+
+def _runs_age(rules: Rules) -> timedelta | None:
+    return None if rules.runs is None else max(rules.runs, rules.idempotency_keys, KEYS_LEAST)
 
 
 def _shorter(one: timedelta | None, other: timedelta | None) -> timedelta | None:

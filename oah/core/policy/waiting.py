@@ -7,6 +7,7 @@ in it, dispatch as a whole, workers, caps, slots.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,6 +19,9 @@ from oah.core.model.lane import Lane
 from oah.core.model.run import RunStatus
 from oah.core.model.session import HoldReason
 from oah.core.model.worker import WorkerReport, WorkerState
+
+MOST_TOLD = 5
+"""Different reasons of workers that are told."""
 
 
 class WaitCode(StrEnum):
@@ -38,7 +42,8 @@ class WaitCode(StrEnum):
     REBUILDING = "rebuilding"
     """The queues are rebuilt from SQL."""
     NO_WORKER = "no_worker"
-    """`lane`, `workers` (that serve it, all cordoned or draining)"""
+    """`lane`, `workers` (that serve it, all cordoned or draining), `withdrawn` (why workers of the pool do not serve a
+    profile that they know → how many of them)"""
     WORKSPACE_CAP = "workspace_cap"
     """`active`, `max_active_runs`"""
     NO_FREE_SLOT = "no_free_slot"
@@ -94,6 +99,17 @@ class View:
     leader: bool = True
 
 
+def withdrawn(workers: Sequence[WorkerReport], lane: Lane) -> dict[str, int]:
+    """Why live workers of the lane's pool have withdrawn its profile → how many of them, the most frequent first."""
+    pool = (w for w in workers if w.pool == lane.pool and w.state is not WorkerState.STOPPING)
+    return dict(Counter(w.withdrawn[lane.profile] for w in pool if lane.profile in w.withdrawn).most_common(MOST_TOLD))
+
+
+def why_withdrawn(reasons: Mapping[str, int]) -> str:
+    """As the end of a sentence; empty when nobody has withdrawn it."""
+    return "".join(f"; {count} withdrew it: {reason}" for reason, count in reasons.items())
+
+
 def why(view: View) -> WaitReason | None:
     """The reason; None for a run that does not wait."""
     if view.status is RunStatus.WAITING_TOOL:
@@ -136,14 +152,16 @@ def _of_dispatch(view: View) -> WaitReason | None:
 
 def _of_workers(view: View) -> WaitReason:
     """Who could take it, and whether anybody may and can now."""
+    facts: dict[str, Any]
     serving = [w for w in view.workers if view.lane in w.lanes and w.state is not WorkerState.STOPPING]
     taking = [w for w in serving if not (w.cordoned or w.draining)]
     if not taking:
-        lane = str(view.lane)
+        lane, reasons = str(view.lane), withdrawn(view.workers, view.lane)
         words = (
             f"every worker of lane {lane} is cordoned or drains" if serving else f"no live worker serves lane {lane}"
         )
-        return WaitReason(WaitCode.NO_WORKER, words, {"lane": lane, "workers": len(serving)})
+        facts = {"lane": lane, "workers": len(serving), "withdrawn": reasons}
+        return WaitReason(WaitCode.NO_WORKER, f"{words}{why_withdrawn(reasons)}", facts)
     if view.cap is not None and view.cap.active >= view.cap.most:
         facts = {"active": view.cap.active, "max_active_runs": view.cap.most}
         return WaitReason(WaitCode.WORKSPACE_CAP, f"{view.cap.active} runs of its workspace run, no more may", facts)

@@ -48,10 +48,10 @@ else
   local suspects = take_called(taken)
   for lane, class in each_pick() do
     local before = #taken
-    take_ready(taken, lane, class, class == 'suspect' and math.min(want, before + suspects) or want)
+    local none = take_ready(taken, lane, class, class == 'suspect' and math.min(want, before + suspects) or want)
     if class == 'suspect' then
       suspects = suspects - (#taken - before)
-    elseif call('EXISTS', key_ring(lane, class)) == 1 then
+    elseif not none and call('EXISTS', key_ring(lane, class)) == 1 then
       more = true
       wake(lane)
     end

@@ -16,6 +16,7 @@ from psycopg import Cursor
 
 from oah.adapters.sql.rows import RUN_COLUMNS, SESSION_COLUMNS, listed
 from oah.adapters.sql.statements import ClaimRow, FencedRow, Look, OutputRow, SettleRow, StartRow, look_of
+from oah.adapters.sql.tables import LIMIT_OF_ONE_ATTEMPT
 from oah.ports.store import RunFence
 
 LOCK_ONLY = "SELECT id FROM sessions WHERE id = ANY(%(sessions)s) ORDER BY id FOR NO KEY UPDATE"
@@ -106,7 +107,7 @@ SELECT up.n, up.status, sq.event_seq, up.voided FROM up JOIN sq ON sq.id = up.se
 """
 
 # Nobody wants it to end, at most a limit of the attempt that is over.
-_GOES_ON = "(r.cancel_requested_at IS NULL OR r.stop_reason IN ('step_timeout', 'model_timeout', 'wait_timeout'))"
+_GOES_ON = f"(r.cancel_requested_at IS NULL OR r.{LIMIT_OF_ONE_ATTEMPT})"
 
 RELEASE = f"""
 WITH c AS MATERIALIZED (SELECT * FROM unnest(%(session_id)s::text[], %(run_id)s::text[], %(attempt)s::int[],

@@ -9,6 +9,7 @@ from psycopg import Cursor
 
 from oah.adapters.sql.rows import SESSION_COLUMNS, listed, session_of
 from oah.adapters.sql.statements import ActiveRow, CommandRow, Inserted, KeyRow, RunRow, SubmitSession
+from oah.adapters.sql.tables import LIMIT_OF_ONE_ATTEMPT
 
 LOCK_FOR_SUBMIT = f"""
 SELECT {listed(SESSION_COLUMNS, "s.")}, s.next_position, s.front_position,
@@ -75,9 +76,8 @@ SELECT id, attempt, worker_id, cancel_requested_at IS NOT NULL, voided, status =
 WHERE session_id = %(session)s AND status IN ('running', 'waiting_tool') LIMIT 1
 """
 
-STOP_RUN = """
-WITH was AS MATERIALIZED (SELECT cancel_requested_at IS NULL
-    OR stop_reason IN ('step_timeout', 'model_timeout', 'wait_timeout') AS free
+STOP_RUN = f"""
+WITH was AS MATERIALIZED (SELECT cancel_requested_at IS NULL OR {LIMIT_OF_ONE_ATTEMPT} AS free
   FROM runs WHERE id = %(run)s)
 UPDATE runs SET cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()),
   cancel_requested_by = CASE WHEN was.free THEN %(by)s ELSE cancel_requested_by END,

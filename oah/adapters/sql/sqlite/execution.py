@@ -11,6 +11,7 @@ from oah.adapters.sql.rows import RUN_COLUMNS, SESSION_COLUMNS, listed
 from oah.adapters.sql.sqlite.connections import now_us
 from oah.adapters.sql.sqlite.submit import COUNT_WORKSPACE
 from oah.adapters.sql.statements import ClaimRow, FencedRow, Look, OutputRow, SettleRow, StartRow, look_of
+from oah.adapters.sql.tables import LIMITS_OF_ONE_ATTEMPT
 from oah.ports.store import RunFence
 
 SESSION = f"SELECT {listed(SESSION_COLUMNS)} FROM sessions WHERE id = ?"
@@ -179,7 +180,7 @@ class SqliteExecution:
         stop = self._fence(fence.run_id, fence.session_id, fence.attempt, fence.token)
         if stop is None:
             return FencedRow(None, 0)
-        now, cancelled = now_us(), stop.asked and stop.reason not in ("step_timeout", "model_timeout", "wait_timeout")
+        now, cancelled = now_us(), stop.asked and stop.reason not in LIMITS_OF_ONE_ATTEMPT
         if cancelled:
             self._cursor.execute(CANCEL, (now, fence.run_id))
         else:

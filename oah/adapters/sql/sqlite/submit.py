@@ -11,6 +11,7 @@ from oah.adapters.sql.columns import from_us, to_us
 from oah.adapters.sql.rows import SESSION_COLUMNS, listed, session_of
 from oah.adapters.sql.sqlite.connections import now_us
 from oah.adapters.sql.statements import ActiveRow, CommandRow, Inserted, KeyRow, RunRow, SubmitSession
+from oah.adapters.sql.tables import LIMIT_OF_ONE_ATTEMPT
 
 SESSION = f"""
 SELECT {listed(SESSION_COLUMNS, "s.")}, s.next_position, s.front_position, w.max_queued_runs,
@@ -47,13 +48,11 @@ ACTIVE_RUN = """
 SELECT id, attempt, worker_id, cancel_requested_at IS NOT NULL, voided, status = 'waiting_tool' FROM runs
 WHERE session_id = ? AND status IN ('running', 'waiting_tool')
 """
-STOP_RUN = """
+STOP_RUN = f"""
 UPDATE runs SET cancel_requested_at = coalesce(cancel_requested_at, now_us()),
-  cancel_requested_by = CASE WHEN cancel_requested_at IS NULL
-      OR stop_reason IN ('step_timeout', 'model_timeout', 'wait_timeout')
+  cancel_requested_by = CASE WHEN cancel_requested_at IS NULL OR {LIMIT_OF_ONE_ATTEMPT}
     THEN ? ELSE cancel_requested_by END,
-  stop_reason = CASE WHEN cancel_requested_at IS NULL
-      OR stop_reason IN ('step_timeout', 'model_timeout', 'wait_timeout')
+  stop_reason = CASE WHEN cancel_requested_at IS NULL OR {LIMIT_OF_ONE_ATTEMPT}
     THEN ? ELSE stop_reason END, voided = voided OR ?
 WHERE id = ?
 """

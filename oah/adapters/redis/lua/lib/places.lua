@@ -16,11 +16,19 @@ local function unindex_ready(s)
   if call('EXISTS', ready) == 0 then leave_ring(s.lane, s.class, s.ws) end
 end
 
+-- No longer for one host alone.
+local function unbind(s)
+  if not host_of(s.lane) then return end
+  call('ZREM', key_affinity(), s.id)
+  s.lane = string.match(s.lane, '^[^@]+')
+end
+
 -- Out of wherever it stands; the caller puts it somewhere else and saves it.
 local function leave(s)
   end_hold(s)
   if s.state == 'ready' then
     unindex_ready(s)
+    unbind(s)
   elseif s.state == 'leased' or s.state == 'parked' then
     call('ZREM', key_leases(), s.id)
     call('SREM', key_owned(s.worker), s.id)
@@ -29,9 +37,10 @@ local function leave(s)
   end
 end
 
--- Ready in `class` at `score` (nil: at the end).
-local function to_ready(s, class, score)
+-- Ready in `class` at `score` (nil: at the end), for all workers of its lane or for those of `host`.
+local function to_ready(s, class, score, host)
   leave(s)
+  if host then s.lane = s.lane .. '@' .. host end
   s.state, s.class, s.score, s.heard = 'ready', class, score or next_score(), nil
   index_ready(s)
   save_session(s)

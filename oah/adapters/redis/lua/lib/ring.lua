@@ -1,6 +1,9 @@
 -- The ring of one lane and class: workspaces that have ready sessions, by virtual time (weighted fairness). A workspace
 -- that comes back enters at max(own, smallest) virtual time, so being away earns nothing and costs nothing.
 
+-- The host of a lane that only its workers look in; nil for every other.
+local function host_of(lane) return string.match(lane, '@(.+)$') end
+
 local function ring_field(lane, class) return lane .. ' ' .. class end
 
 -- Rings a workspace is known to stand in, by this call.
@@ -29,8 +32,9 @@ local function leave_ring(lane, class, ws, at)
   standing[ring .. ws] = nil
   local stands = at or tonumber(call('ZSCORE', ring, ws) or nil)
   if not stands then return end
-  call('HSET', key_ws(ws), ring_field(lane, class), number(stands))
   call('ZREM', ring, ws)
+  if host_of(lane) then return end -- hosts come and go: nothing of them stays
+  call('HSET', key_ws(ws), ring_field(lane, class), number(stands))
   if call('EXISTS', ring) == 0 then call('HSET', key_rings(), ring_field(lane, class), number(stands)) end
 end
 

@@ -42,17 +42,18 @@ local function take_next(lane, class, ws, at)
     if call('EXISTS', key_ready(lane, class, ws)) == 0 then leave_ring(lane, class, ws) end
     return false
   end
+  unbind(s)
   take_new(s)
   advance_ring(lane, class, ws, at, weight)
   return s
 end
 
--- Bounded: strays (entries that no hash confirms) and capped workspaces cost a look each.
+-- Bounded: strays (entries that no hash confirms) and capped workspaces cost a look each. True: there is nothing left.
 local function take_ready(taken, lane, class, limit)
   local looks = 64
   while #taken < limit and looks > 0 do
     local first = call('ZRANGE', key_ring(lane, class), 0, 0, 'WITHSCORES')
-    if not first[1] then return end
+    if not first[1] then return true end
     local s = take_next(lane, class, first[1], tonumber(first[2]))
     if s then taken[#taken + 1] = s else looks = looks - 1 end
   end

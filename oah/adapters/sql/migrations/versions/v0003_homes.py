@@ -15,7 +15,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Three columns."""
+    """Five columns."""
     op.add_column("sessions", sa.Column("home", Json, nullable=True))
+    op.add_column("sessions", sa.Column("worktree", Json, nullable=True))
     op.add_column("workspaces", sa.Column("answers", Json, nullable=True))
+    op.add_column("workspaces", sa.Column("worktree", Json, nullable=True))
     op.add_column("run_attempts", sa.Column("agent_reason", sa.Text(), nullable=True))
