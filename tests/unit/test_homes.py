@@ -14,6 +14,7 @@ import pytest
 
 from oah.adapters.blobs.directory import DirectoryBlobs
 from oah.adapters.homes.directory import DirectoryHomes, HomeDirectories
+from oah.adapters.homes.leftovers import DirectoryLeftovers
 from oah.adapters.homes.packing import TooLarge, packed, unpack
 from oah.core.model.home import HomeMode, HomeRules, SessionHome, session_home
 from oah.core.model.ids import SessionId, WorkspaceId
@@ -147,6 +148,44 @@ def test_archives_before_the_named_one_go(hosts: Hosts) -> None:
     assert len(list(hosts.blobs.keys("homes/ses_1/"))) == 2
 
 
+def test_whoever_packs_late_takes_no_archive_of_its_successor(hosts: Hosts) -> None:
+    a, b = hosts.host("a"), hosts.host("b")
+    place = a.place(session(), ARCHIVED)
+    write(place.home, "one")
+    first = a.keep(place, session(), ARCHIVED)
+    late = a.place(session(first), ARCHIVED)
+    there = b.place(session(first), ARCHIVED)
+    write(there.home, "two")
+    second = b.keep(there, session(first), ARCHIVED)
+    a.keep(late, session(first), ARCHIVED)  # it has lost the session meanwhile, and nobody could tell it
+    assert read(hosts.host("c").place(session(second), ARCHIVED).home) == "two"
+
+
+def test_a_home_that_nests_without_end_ends_no_worker(hosts: Hosts) -> None:
+    a = hosts.host("a")
+    place = a.place(session(), ARCHIVED)
+    write(place.home, "x")
+    at = os.open(place.home, os.O_RDONLY)
+    for _ in range(1_500):
+        os.mkdir("d", dir_fd=at)
+        inner = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = inner
+    os.close(at)
+    try:
+        state = a.keep(place, session(), ARCHIVED)
+        assert (state.archive, state.generation) == (None, 1)
+        other = hosts.host("b")
+        there = other.place(session(), ARCHIVED)
+        write(there.home, "another")
+        newer = other.keep(there, session(), ARCHIVED)
+        assert read(a.place(session(newer), ARCHIVED).home) == "another", "put in its place all the same"
+    finally:
+        leftovers = DirectoryLeftovers(hosts.root / "a" / "homes", hosts.root / "a" / "work")
+        leftovers.clear()
+    assert [path.name for path in (hosts.root / "a" / "homes" / "ws_1").iterdir() if path.name[0] != "."] == ["ses_1"]
+
+
 def test_a_home_that_is_too_large_is_bound_to_its_host(hosts: Hosts) -> None:
     a = hosts.host("a", limit=10_000)
     place = a.place(session(), ARCHIVED)
@@ -252,6 +291,30 @@ def test_an_archive_that_leads_out_changes_nothing_outside(tmp_path: Path) -> No
     unpack(buffer.getvalue(), tmp_path / "a" / "home", uid=None, gid=None)
     assert not (tmp_path / "a" / "evil").exists()
     assert (tmp_path / "a" / "home" / "good").exists()
+
+
+def test_nothing_is_unpacked_through_a_link(tmp_path: Path) -> None:
+    """Also where the links are judged to stay inside: on some versions of Python that judgement can be misled."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, target in (("dir", None), ("link", "dir"), ("link/file", None), ("link/more", "x")):
+            info = tarfile.TarInfo(name)
+            if target is not None:
+                info.type, info.linkname = tarfile.SYMTYPE, target
+            elif name == "dir":
+                info.type = tarfile.DIRTYPE
+            tar.addfile(info)
+    unpack(buffer.getvalue(), tmp_path / "home", uid=None, gid=None)
+    assert list((tmp_path / "home" / "dir").iterdir()) == []
+    assert (tmp_path / "home" / "link").is_dir() and not (tmp_path / "home" / "link").is_symlink()
+
+
+def test_a_moment_that_no_clock_has_is_packed_as_one_that_can_be_unpacked(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    write(str(home), "x")
+    os.utime(home / "record", (2**33 - 1, 2**33 - 1))
+    unpack(packed(home, limit=1 << 20, exclude=(), uid=None), tmp_path / "target", uid=None, gid=None)
+    assert read(str(tmp_path / "target")) == "x"
 
 
 def test_a_home_beyond_the_limit_is_not_read_whole(tmp_path: Path) -> None:

@@ -55,6 +55,14 @@ def test_what_has_no_width_hides_nothing_behind_it() -> None:
     assert screen.lines[0] == "abc\u2764d\u00e9f"
 
 
+@pytest.mark.parametrize("marks", ["\u0301", "\u0301\u0316"])
+def test_a_flood_of_combining_characters_takes_no_longer_than_one_of_letters(marks: str) -> None:
+    begun = time.monotonic()
+    screen = shown(("e" + marks * 100_000).encode() + b"x", piece=100)
+    assert screen.lines[0].endswith("x") and len(screen.lines[0]) < 20
+    assert time.monotonic() - begun < 20, "quadratic, it would be hours"
+
+
 def test_the_cursor_behind_wide_characters_is_where_it_is_asked_for() -> None:
     model = ScreenModel(rows=6, columns=20)
     assert model.feed("漢字\x1b[6n".encode()) == b"\x1b[1;5R"

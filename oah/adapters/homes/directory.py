@@ -94,12 +94,12 @@ class DirectoryHomes:
         try:
             data = packed(home, limit=self._at.limit, exclude=rules.exclude, uid=self._at.uid)
             self._blobs.put(key, data)
-        except (TooLarge, OSError, OahError) as error:
+        except (TooLarge, OSError, OahError, ValueError, RecursionError) as error:
             log.warning("the home of session %s is not archived: %r", session.id, error)
             _note(home, None)
             return replace(state, archive=None, generation=generation)
         _note(home, key)
-        self._forget(session, key)
+        self._forget(session, key, generation)
         return replace(state, archive=key, generation=generation)
 
     # -- which copy -------------------------------------------------------------------------------------------------
@@ -123,12 +123,13 @@ class DirectoryHomes:
         _note(home, before.archive)
         return True
 
-    def _forget(self, session: Session, new: str) -> None:
-        """Archives before the one that the session names: it is needed until the new one is settled."""
+    def _forget(self, session: Session, new: str, generation: int) -> None:
+        """Archives before the one that the session names: it is needed until the new one is settled. None of this
+        generation or a later one: where packing took long, the session may be somebody else's by now."""
         kept = (new, None if session.home is None else session.home.archive)
         with contextlib.suppress(OahError, OSError):
             for key in list(self._blobs.keys(archives(session.id))):
-                if key not in kept:
+                if key not in kept and key < f"{archives(session.id)}{generation:08d}":
                     self._blobs.delete(key)
 
     # -- directories ------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@ followed, only regular files, directories and symbolic links of its own user are
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import io
 import os
@@ -12,15 +13,22 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from oah.adapters.homes.worktree import set_aside
+
 CACHES = (".cache", ".npm", ".bun", "node_modules", "__pycache__", "*.sock", "*.lock", "Cache", "logs")
 """Names that are never packed: what programs can do without."""
+DEEPEST = 64
+"""Levels of directories: each costs a descriptor while it is walked, and a walk that nests without bound ends its
+process."""
+_YOUNGEST = 2**33
+"""No file is younger (in seconds): some file systems keep moments that no clock has."""
 _PASSING = ("tmp",)
 """Neither are these, right in the home. Deeper, a program may mean something by such a name: one keeps its
 conversations there."""
 
 
 class TooLarge(Exception):
-    """More bytes than are allowed."""
+    """More bytes than are allowed, or deeper."""
 
 
 def packed(home: Path, *, limit: int, exclude: Sequence[str], uid: int | None) -> bytes:
@@ -53,6 +61,8 @@ def _entries(home: Path, unwanted: Sequence[str], uid: int | None) -> Iterator[t
     swapped for a link meanwhile leads nowhere."""
     for folder, folders, files, at in os.fwalk(home, follow_symlinks=False):
         below = os.path.relpath(folder, home)
+        if below.count(os.sep) >= DEEPEST:
+            raise TooLarge
         here = (*unwanted, *_PASSING) if below == os.curdir else unwanted
         folders[:] = sorted(name for name in folders if not _fits(name, here))
         for name in [*folders, *sorted(files)]:
@@ -69,7 +79,7 @@ def _entry(path: str, name: str, at: int, uid: int | None) -> tuple[tarfile.TarI
         if uid is not None and status.st_uid != uid:
             return None
         info = tarfile.TarInfo(path)
-        info.mode, info.mtime = stat.S_IMODE(status.st_mode) & 0o777, status.st_mtime
+        info.mode, info.mtime = stat.S_IMODE(status.st_mode) & 0o777, min(max(status.st_mtime, 0), _YOUNGEST)
         if stat.S_ISDIR(status.st_mode):
             info.type = tarfile.DIRTYPE
             return info, None
@@ -96,22 +106,27 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
 def unpack(data: bytes, home: Path, *, uid: int | None, gid: int | None) -> None:
     """In place of what is there, all or nothing. Links that lead out of it are left out. Raises OSError, TarError."""
     home.parent.mkdir(parents=True, exist_ok=True)
-    fresh, old = home.with_name(f".{home.name}.new"), home.with_name(f".{home.name}.old")
-    for path in (fresh, old):
-        shutil.rmtree(path, ignore_errors=True)
+    fresh = home.with_name(f".{home.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(mode=0o700)
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        for member in tar:
-            try:
-                tar.extract(member, fresh, filter="data")
-            except tarfile.FilterError:
-                continue
+        members = tar.getmembers()
+        for member in sorted(members, key=tarfile.TarInfo.issym):  # links last: nothing is ever written through one
+            if not _is_behind_link(fresh, member.name):
+                with contextlib.suppress(tarfile.FilterError):
+                    tar.extract(member, fresh, filter="data")
     if uid is not None:
         for folder, folders, files in os.walk(fresh):
             for name in (*folders, *files):
                 os.chown(os.path.join(folder, name), uid, -1 if gid is None else gid, follow_symlinks=False)
         os.chown(fresh, uid, -1 if gid is None else gid)
-    if home.exists():
-        home.rename(old)
+    gone = set_aside(home)
     fresh.rename(home)
-    shutil.rmtree(old, ignore_errors=True)
+    if gone is not None:
+        with contextlib.suppress(RecursionError):  # nested without end: whoever clears what was set aside can do it
+            shutil.rmtree(gone, ignore_errors=True)
+
+
+def _is_behind_link(root: Path, name: str) -> bool:
+    parts = Path(name).parts
+    return ".." in parts or any(root.joinpath(*parts[:many]).is_symlink() for many in range(1, len(parts)))

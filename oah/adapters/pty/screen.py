@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import unicodedata
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import pyte
@@ -31,6 +32,10 @@ KEPT_CHARACTERS = 65_536
 ABOVE_LINES = 5_000
 """Lines kept that scrolled off the main screen."""
 
+MOST_MARKS = 8
+"""Combining characters on one cell: an emulator composes all of them anew with each, so a flood of them would take
+hours."""
+
 _CLEARS = ("\x1b[2J", "\x1b[3J", "\x1bc")
 _BRACKETED_PASTE = 2004
 
@@ -46,7 +51,18 @@ class _Grid(pyte.Screen):
     def draw(self, data: str) -> None:
         """Text at the cursor, without what has no width and joins nothing: pyte drops all that follows such a
         character."""
-        super().draw(data if data.isascii() else "".join(char for char in data if _is_drawn(char)))
+        super().draw(data if data.isascii() else "".join(self._drawable(data)))
+
+    def _drawable(self, data: str) -> Iterator[str]:
+        row, column = (self.cursor.y, self.cursor.x) if self.cursor.x else (self.cursor.y - 1, self.columns)
+        marks = len(self.buffer[row][column - 1].data) - 1 if row >= 0 else 0
+        for char in data:
+            if char.isascii() or wcwidth(char) > 0:
+                marks = 0
+                yield char
+            elif unicodedata.combining(char) > 0 and marks < MOST_MARKS:
+                marks += 1
+                yield char
 
     def index(self) -> None:
         """One line down, scrolling at the bottom."""
@@ -198,10 +214,6 @@ class ScreenModel:
         except Exception:  # noqa: BLE001 - an emulator's fault never ends a run
             self._damaged = True
             self._stream = pyte.Stream(self._on)
-
-
-def _is_drawn(char: str) -> bool:
-    return char.isascii() or wcwidth(char) > 0 or unicodedata.combining(char) > 0
 
 
 def _line(grid: Any, row: int) -> str:
