@@ -21,7 +21,7 @@ RUN_OK := $(VENV)/.installed-run
 DEV_OK := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test agents test-agents chaos lint format reference bench clean
+.PHONY: help setup demo test test-full agents test-agents chaos lint format reference bench clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -51,10 +51,16 @@ demo: $(RUN_OK) ## The main job on this machine: queues, terminals, a worker kil
 test: $(DEV_OK) ## Set-up and the whole test suite (ARGS="tests/unit -x" narrows it)
 	@$(VENV)/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
+test-full: $(DEV_OK) ## The same with the large counts: thousands of runs, starts and requeues, 200 MB floods (about twice as long)
+	@OAH_TEST_FULL=1 $(VENV)/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+
 agents: $(DEV_OK) ## Install the real agent programs that tests can drive (AGENTS="qwen pi" for some, quick for those of make test), below OAH_AGENTS_DIR
 	@$(VENV)/bin/python -m tests.support.real_agents $(AGENTS)
 
-test-agents: $(DEV_OK) ## Drive all of them through the queue, and terminals with all that is dear (AGENTS="qwen pi" for some)
+test-test-full: $(DEV_OK) ## The same with the large counts: thousands of runs, starts and requeues, 200 MB floods (about twice as long)
+	@OAH_TEST_FULL=1 $(VENV)/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+
+agents: $(DEV_OK) ## Drive all of them through the queue, and terminals with all that is dear (AGENTS="qwen pi" for some)
 	@OAH_TEST_AGENTS="$(or $(AGENTS),all)" OAH_TEST_FULL=1 $(VENV)/bin/python -m pytest tests/process/test_real_agents.py \
 	  tests/process/test_real_homes.py tests/process/test_terminal_leaks.py tests/process/test_terminal_scenarios.py tests/golden $(ARGS)
 

@@ -1,7 +1,7 @@
 """The main job at load: many sessions, five runs each, two workers; without faults, and with SIGKILL at random.
 
-``OAH_CHAOS_SESSIONS`` says how many sessions (200), ``OAH_CHAOS_SEED`` repeats a story of kills, ``OAH_CHAOS_STOPS=1``
-stops processes as well (by itself, without a deadline for CI: a stopped worker costs its lease).
+``OAH_CHAOS_SESSIONS`` says how many sessions (60, in full 200), ``OAH_CHAOS_SEED`` repeats a story of kills,
+``OAH_CHAOS_STOPS=1`` stops processes as well (by itself, without a deadline for CI: a stopped worker costs its lease).
 """
 
 import os
@@ -12,11 +12,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.arena import Arena, Killer, Row, ledger_line, open_arena
+from tests.support.pace import FULL
 from tests.support.servers_sql import PostgresServer
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 
-SESSIONS = int(os.environ.get("OAH_CHAOS_SESSIONS", "200"))
+SESSIONS = int(os.environ.get("OAH_CHAOS_SESSIONS") or (200 if FULL else 60))
 RUNS = 5
 
 

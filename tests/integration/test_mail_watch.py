@@ -20,6 +20,7 @@ from oah.services.post import MailRules, Outgoing, Post
 from tests.support.broker_desk import Desk
 from tests.support.clock import StillClock
 from tests.support.mail_clerk import SECOND, MailClerk
+from tests.support.waiting import eventually
 
 AT_ONCE = timedelta(milliseconds=1)
 
@@ -112,14 +113,14 @@ def test_hints_of_another_process_come_at_once(mail: MailClerk, desk: Desk) -> N
     post = Post(mail.store, desk.broker, SystemIds(), MailRules(), NullTelemetry(), together=Batches)
     letters = [Outgoing(workspace_id=DEFAULT_WORKSPACE, address=to, payload=b"x") for to in ("team.reviews", "other")]
     assert all(isinstance(each, Sent) for each in post.send(letters))
-    told.watch.step(timedelta(seconds=1.9))
+    eventually(lambda: told.hear())
     assert [head.last_seq for head in told.heads[1:]] == [1]
     [leased] = post.receive(box, "g", "h", limit=1)
     assert post.settle(box, leased.lease_id, ack=False)
-    told.watch.step(timedelta(seconds=1.9))
+    eventually(lambda: told.hear())
     assert len(told.heads) == 3
     assert post.delete_mailbox(DEFAULT_WORKSPACE, "team.reviews")
-    told.watch.step(timedelta(seconds=1.9))
+    eventually(lambda: told.hear())
     assert told.heads[-1].gone
     assert other
 

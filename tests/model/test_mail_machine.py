@@ -2,6 +2,7 @@
 
 The model is a list of messages, a set of what each group is done with, and a clock; it is written from the words of the
 port, not from the statements. Readers go on where they were, so what they have had is compared message by message.
+Its clock counts minutes: the real one goes on meanwhile, by what a case takes.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ from oah.core.model.workspace import DEFAULT_WORKSPACE
 from oah.errors import NotFound
 from oah.ports.dead_letters import LetterFilter
 from oah.ports.mailboxes import Sent, Watermarks
-from tests.support.mail_clerk import SECOND, MailClerk
+from tests.support.mail_clerk import MINUTE, MailClerk
 
 NAMES = ["a", "b"]
 GROUPS = ["g", "h"]
 HOLDERS = ["h1", "h2"]
-LIMIT = 8
+LIMIT = 6
 LEASE, MOST_ATTEMPTS = 10, 2
-"""Seconds, and hand-outs before a dead letter."""
-LIFE = 60
-"""Seconds that mailbox ``b`` lives."""
+"""Minutes, and hand-outs before a dead letter."""
+LIFE = 25
+"""Minutes that mailbox ``b`` lives."""
 A_NAME = st.sampled_from(NAMES)
+DELAYS = st.sampled_from([0, 5])
 SENDS = st.tuples(
     st.sampled_from(list(Priority)),
     st.sampled_from([None, None, None, "k1", "k2"]),
@@ -167,7 +169,7 @@ class MailMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES))
     def create(self, name: str) -> None:
         made = self.mail.store.create_mailbox(
-            self.mail.new_box(name, ttl=LIFE * SECOND if name == "b" else None, most=LIMIT)
+            self.mail.new_box(name, ttl=LIFE * MINUTE if name == "b" else None, most=LIMIT)
         )
         there = self.alive(name)
         assert made.new == (there is None)
@@ -176,14 +178,19 @@ class MailMachine(RuleBasedStateMachine):
         assert made.mailbox.id == self.boxes[name].id
 
     @rule(name=st.sampled_from(NAMES))
-    @precondition(lambda self: self.now > 30)
+    @precondition(lambda self: self.now > 40)
     def delete_mailbox(self, name: str) -> None:
         there = self.alive(name) is not None
         assert self.mail.store.delete_mailbox(DEFAULT_WORKSPACE, name) == there
         if there:
             del self.boxes[name]
 
-    @rule(name=st.sampled_from([*NAMES, "a"]), sends=st.lists(SENDS, min_size=1, max_size=4))
+    @rule(name=A_NAME, count=st.integers(3, 8))
+    def fill(self, name: str, count: int) -> None:
+        """Plain ones, until it is full."""
+        self.send(name, [(Priority(n % 3), None, None, None, None) for n in range(count)])
+
+    @rule(name=A_NAME, sends=st.lists(SENDS, min_size=1, max_size=4))
     def send(self, name: str, sends: list[tuple[Priority, str | None, str | None, int | None, int | None]]) -> None:
         news = [
             self.mail.new(
@@ -191,9 +198,9 @@ class MailMachine(RuleBasedStateMachine):
                 priority=priority,
                 key=key,
                 dedup_key=dedup,
-                dedup_window=20 * SECOND,
-                ttl=None if ttl is None else ttl * SECOND,
-                delay=None if delay is None else delay * SECOND,
+                dedup_window=20 * MINUTE,
+                ttl=None if ttl is None else ttl * MINUTE,
+                delay=None if delay is None else delay * MINUTE,
             )
             for priority, key, dedup, ttl, delay in sends
         ]
@@ -236,10 +243,23 @@ class MailMachine(RuleBasedStateMachine):
                     if each.key == key and each.seq is not None and each.seq < (newest.seq or 0):
                         self.drop(box, each)
 
-    @rule(seconds=st.sampled_from([1, 4, 11]))
-    def time_passes(self, seconds: int) -> None:
-        self.mail.pass_time(seconds * SECOND)
-        self.now += seconds
+    @rule(name=A_NAME, key=st.sampled_from(["k1", "k2"]))
+    def replace(self, name: str, key: str) -> None:
+        """The second of a key takes the place of the first."""
+        for priority in (Priority.URGENT, Priority.NORMAL):
+            self.send(name, [(priority, key, None, None, None)])
+
+    @rule()
+    @precondition(lambda self: self.alive("b") is not None)
+    def outlive(self) -> None:
+        """What is sent to a mailbox after its end."""
+        self.time_passes(LIFE)
+        self.send("b", [(Priority.NORMAL, None, None, None, None)])
+
+    @rule(minutes=st.sampled_from([1, 4, 11]))
+    def time_passes(self, minutes: int) -> None:
+        self.mail.pass_time(minutes * MINUTE)
+        self.now += minutes
 
     @rule()
     def sweep(self) -> None:
@@ -274,7 +294,7 @@ class MailMachine(RuleBasedStateMachine):
         box = self.alive(name)
         if box is None:
             return
-        words = {"holder": holder, "limit": n, "lease": LEASE * SECOND, "most_attempts": MOST_ATTEMPTS}
+        words = {"holder": holder, "limit": n, "lease": LEASE * MINUTE, "most_attempts": MOST_ATTEMPTS}
         found = self.mail.lease(box.id, group, **words)
         model = box.groups.setdefault(group, ModelGroup())
         expected: list[ModelMessage] = []
@@ -301,10 +321,39 @@ class MailMachine(RuleBasedStateMachine):
             model.cursors[message.priority] = max(model.cursors[message.priority], seq)
             self.old_leases.append((name, leased.lease_id))
 
-    @rule(data=st.data(), ack=st.booleans(), delay=st.sampled_from([0, 5]))
+    @rule(data=st.data(), ack=st.booleans(), delay=DELAYS)
     @precondition(lambda self: self.old_leases)
     def settle(self, data: st.DataObject, ack: bool, delay: int) -> None:
-        name, lease_id = data.draw(st.sampled_from(self.old_leases))
+        recent = self.old_leases[-3:]
+        name, lease_id = data.draw(st.sampled_from([*recent * 4, *self.old_leases]))
+        self.settle_one(name, lease_id, ack=ack, delay=delay)
+
+    @rule(
+        name=A_NAME, group=st.sampled_from(GROUPS), acks=st.lists(st.booleans(), min_size=2, max_size=2), delay=DELAYS
+    )
+    def work(self, name: str, group: str, acks: list[bool], delay: int) -> None:
+        """A member as it should be: takes some and settles them."""
+        taken = len(self.old_leases)
+        self.lease(name, group, "h1", len(acks))
+        for (box, lease_id), ack in zip(self.old_leases[taken:], acks, strict=False):
+            self.settle_one(box, lease_id, ack=ack, delay=delay)
+
+    @rule(name=A_NAME, group=st.sampled_from(GROUPS))
+    def give_back_for_later(self, name: str, group: str) -> None:
+        """And ask again before it is later."""
+        taken = len(self.old_leases)
+        self.lease(name, group, "h1", 2)
+        for box, lease_id in self.old_leases[taken:]:
+            self.settle_one(box, lease_id, ack=False, delay=5)
+        self.lease(name, group, "h2", 2)
+
+    @rule(name=A_NAME)
+    def both_groups_are_done(self, name: str) -> None:
+        """Everything that can be handed out is acknowledged by all groups."""
+        for group in GROUPS:
+            self.work(name, group, [True, True, True], 0)
+
+    def settle_one(self, name: str, lease_id: str, *, ack: bool, delay: int) -> None:
         box = self.alive(name)
         if box is None:
             return
@@ -314,7 +363,7 @@ class MailMachine(RuleBasedStateMachine):
             for seq, lease in group.leases.items()
             if lease.lease_id == lease_id and lease.until is not None and lease.until > self.now
         ]
-        assert self.mail.store.settle_lease(box.id, lease_id, ack=ack, delay=delay * SECOND) == bool(held)
+        assert self.mail.store.settle_lease(box.id, lease_id, ack=ack, delay=delay * MINUTE) == bool(held)
         for group, seq, _ in held:
             message = box.find(seq)
             assert message is not None
@@ -338,7 +387,7 @@ class MailMachine(RuleBasedStateMachine):
 
     @rule(holder=st.sampled_from(HOLDERS))
     def member_lives(self, holder: str) -> None:
-        self.mail.store.extend_leases(holder, lease=LEASE * SECOND)
+        self.mail.store.extend_leases(holder, lease=LEASE * MINUTE)
         for box in self.boxes.values():
             for group in box.groups.values():
                 for lease in group.leases.values():
@@ -358,7 +407,7 @@ class MailMachine(RuleBasedStateMachine):
             self.drop(box, message)
 
     @rule(name=st.sampled_from(NAMES))
-    @precondition(lambda self: self.now > 20)
+    @precondition(lambda self: self.now > 30)
     def purge(self, name: str) -> None:
         box = self.alive(name)
         if box is not None:

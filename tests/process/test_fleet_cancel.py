@@ -16,13 +16,14 @@ from oah.ports.store import Accepted, NewRun, SubmitLimits
 from oah.services.cancel import cancel
 from oah.services.submit import commit, hear
 from tests.support.arena import Arena, open_arena
+from tests.support.pace import FULL
 from tests.support.servers_sql import PostgresServer
 from tests.support.terminals import nap, napping
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
-RUNS, SESSIONS, USERS = 1_000, 24, 6
+RUNS, SESSIONS, USERS = 1_000 if FULL else 250, 24, 6
 SEED = 20260101
 
 

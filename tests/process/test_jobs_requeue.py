@@ -11,6 +11,7 @@ from rq import Queue, Worker
 from oah.client import Client
 from oah.testing.fleet import API, CONTROLLER, Fleet
 from oah.testing.processes import alive
+from tests.support.pace import FULL
 from tests.support.quarantine import each_was_requeued_once, quarantine
 from tests.support.servers_redis import RealServer
 from tests.support.store_clerk import Behind
@@ -31,11 +32,11 @@ def some_done(behind: Behind, job_id: str, least: int) -> int:
     return eventually(done, within=60, every=0.005, what="the job is at work")
 
 
-def test_five_thousand_by_filter_with_the_worker_killed_in_the_middle(
+def test_thousands_by_filter_with_the_worker_killed_in_the_middle(
     start_fleet: Callable[..., Fleet], postgres_url: str, valkey_server: RealServer
 ) -> None:
     valkey_server.reset()
-    count = 5_000
+    count = 5_000 if FULL else 2_500
     quarantine(postgres_url, count)
     behind, redis = Behind(postgres_url), valkey_server.client()
     fleet = start_fleet(workers=0, database_url=postgres_url, redis_url=valkey_server.url)

@@ -18,7 +18,8 @@ import pytest
 from oah.ports.agent import TurnStatus
 from oah.testing import processes
 from tests.support import eventually
-from tests.support.terminals import FULL, LONG, Bench, bench, read_all, resident_kib, spec
+from tests.support.pace import FULL
+from tests.support.terminals import LONG, Bench, bench, read_all, resident_kib, spec
 
 DONE = TurnStatus.COMPLETED
 
@@ -57,10 +58,10 @@ def nothing_left(desk: Bench) -> Iterator[None]:
     assert processes.children(pid) == []
 
 
-RUNS = 5_000
+RUNS = 5_000 if FULL else 1_000
 
 
-def test_five_thousand_runs_leave_nothing(desk: Bench) -> None:
+def test_thousands_of_runs_leave_nothing(desk: Bench) -> None:
     """In agents that stay, as runs of a session do; every 250th in a fresh one."""
 
     def session(number: int) -> int:

@@ -19,7 +19,8 @@ from oah.errors import AgentError
 from oah.ports.agent import KillLadder, TurnRequest, TurnStatus
 from oah.testing.turns import HeldTurn
 from tests.support import eventually
-from tests.support.terminals import FULL, LONG, Bench, bench, nap, napping, read_until, spec, watched_memory
+from tests.support.pace import FULL
+from tests.support.terminals import LONG, Bench, bench, nap, napping, read_until, spec, watched_memory
 
 DONE, FAILED, CANCELLED = TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.CANCELLED
 FLOOD_BYTES = 200_000_000 if FULL else 50_000_000

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from oah.adapters.sql.sqlite.connections import now_us
 from oah.core.model.ids import MailboxId, MessageId, WorkspaceId
 from oah.core.model.message import Message, Priority
 from oah.core.model.workspace import DEFAULT_WORKSPACE
@@ -90,6 +91,13 @@ class MailClerk:
         for table, columns in MOMENTS.items():
             changes = ", ".join(f"{column} = {column} - ?" for column in columns)
             self.behind.query(f"UPDATE {table} SET {changes}", *[given] * len(columns))
+
+    def ends_in(self, table: str, left: timedelta) -> None:
+        """All rows of the table expire so long from now on, by the database's own clock."""
+        if self.url.startswith("sqlite"):
+            self.behind.query(f"UPDATE {table} SET expires_at = ?", now_us() + left // timedelta(microseconds=1))
+        else:
+            self.behind.query(f"UPDATE {table} SET expires_at = clock_timestamp() + ?", left)
 
     def rows(self, table: str) -> int:
         """How many rows there are."""

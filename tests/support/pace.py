@@ -50,6 +50,9 @@ SECONDS: dict[str, int] = {
     "contract/test_store_limits.py": 12,
     "architecture/test_imports.py": 12,
 }
+FULL = bool(os.environ.get("OAH_TEST_FULL"))
+"""Whether what is dear is tried in full (`make test-full`): thousands of runs and starts, hundreds of megabytes. An
+ordinary run tries the same with fewer."""
 FOLDERS = {"chaos": 15, "process": 10, "integration": 4, "model": 4, "contract": 3, "golden": 3}
 
 

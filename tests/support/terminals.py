@@ -33,10 +33,6 @@ LONG = timedelta(seconds=20)
 _numbers = itertools.count(1)
 
 
-FULL = bool(os.environ.get("OAH_TEST_FULL"))
-"""Whether what is dear is tried in full: thousands of spawns, hundreds of megabytes."""
-
-
 def resident_kib(pid: int) -> int:
     """Memory of a process that is in RAM."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() // 1024
