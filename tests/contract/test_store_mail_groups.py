@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import Connection, update
 
+from oah.adapters.sql import mail_groups
+from oah.adapters.sql.mail_tables import messages
 from oah.adapters.sql.store import open_store
 from oah.core.model.ids import MailboxId
-from oah.core.model.message import Priority
+from oah.core.model.message import Message, Priority
 from oah.core.model.workspace import DEFAULT_WORKSPACE
 from oah.errors import NotFound
 from oah.ports.dead_letters import LetterFilter, LetterKind
@@ -292,3 +296,22 @@ def test_concurrent_members_never_get_the_same(mail: MailClerk) -> None:
     assert mail.rows("messages") == mail.rows("group_leases") == 0
     for store in stores:
         store.close()
+
+
+def test_a_group_is_given_what_is_behind_a_message_that_expires_while_it_asks(
+    mail: MailClerk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = mail.box()
+    mail.send("mortal", ttl=MINUTE)
+    mail.send("lasting")
+    fetch = mail_groups.fetch
+
+    def late(connection: Connection, ids: Sequence[str]) -> dict[str, Message]:
+        monkeypatch.setattr(mail_groups, "fetch", fetch)
+        connection.execute(update(messages).where(messages.c.seq == 1).values(expires_at=messages.c.sent_at))
+        return fetch(connection, ids)
+
+    monkeypatch.setattr(mail_groups, "fetch", late)
+    [leased] = mail.lease(box, limit=1)
+    assert leased.message.payload == b"lasting"
+    assert mail.store.sweep_mail().messages == 1

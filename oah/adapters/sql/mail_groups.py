@@ -88,16 +88,13 @@ class MailGroups(Aggregate):
                 spent = [pick for pick in chosen if pick.attempts >= most_attempts]
                 for pick in spent:
                     bury_lease(transaction, mailbox, group, pick.priority, pick.seq, pick.attempts)
-                if not spent:
-                    break
+                found = {} if spent else fetch(connection, [pick.id for pick in chosen])
+                if not spent and (found or not chosen):
+                    break  # none found: they expired just now, and what is behind them is there
+            chosen = [pick for pick in chosen if pick.id in found]
             leases = _hand_out(transaction, mailbox_id, group, chosen, holder, at, lease, most_attempts)
             _advance(transaction, mailbox_id, group, cursors, chosen, at)
-            found = fetch(connection, [pick.id for pick in chosen])
-        return [
-            Leased(message=found[pick.id], lease_id=leases[pick.id], attempt=pick.attempts + 1)
-            for pick in chosen
-            if pick.id in found
-        ]
+        return [Leased(message=found[pick.id], lease_id=leases[pick.id], attempt=pick.attempts + 1) for pick in chosen]
 
     def leased_mailbox(self, lease_id: str) -> Mailbox:
         """By the index of lease ids."""
