@@ -121,7 +121,7 @@ class AgentMail(Aggregate):
             if after_turns and not had_turns(transaction.connection, fence.session_id):
                 return 0
             told_of = Told()
-            lose(transaction, fence.session_id, code, told_of=told_of)
+            lose(transaction, fence.session_id, code, told_of=told_of, untold=True)
             _clear_wake(transaction, fence)
             return told_of.get(fence.session_id, 0)
 
