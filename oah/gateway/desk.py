@@ -148,9 +148,9 @@ class Desk:
             connection.refuse(subscription)  # a session's messages are its agent's
             return
         connection.keep(subscription)
-        connection.ok()
         if subscription.queue is None:
             subscription.source = Feed(self._mail, subscription, mailbox, reading.priorities)
         else:
             key = GroupKey(mailbox.id, subscription.queue, reading.priorities)
             subscription.source = self._groups.join(key, mailbox, subscription)
+        connection.ok()  # last: a client that takes it no more is let go by this, and leaves its mailbox

@@ -167,10 +167,10 @@ class Mail:
         return leased
 
     async def give_back(self, mailbox_id: MailboxId, leased: Sequence[Leased]) -> None:
-        """What a member did not take."""
+        """What a member was never shown: no attempt."""
         for each in leased:
             try:
-                await self.call(self.post.settle, mailbox_id, each.lease_id, ack=False)
+                await self.call(self.post.settle, mailbox_id, each.lease_id, ack=False, untried=True)
             except OahError as error:
                 log.warning("a message is given back late: %s", error, extra={"code": error.code})
 

@@ -57,6 +57,19 @@ def test_an_ack_ends_it_and_only_once(mail: MailClerk) -> None:
     assert seqs(mail.lease(box)) == [2]
 
 
+def test_what_its_member_never_saw_was_no_attempt(mail: MailClerk) -> None:
+    box = filled(mail, 1)
+    for _ in range(5):
+        [leased] = mail.lease(box, most_attempts=2)
+        assert leased.attempt == 1
+        turn = mail.store.heads([box])[box].turn
+        assert mail.store.settle_lease(box, leased.lease_id, ack=False, untried=True)
+        assert not mail.store.settle_lease(box, leased.lease_id, ack=False, untried=True)
+        assert mail.store.heads([box])[box].turn == turn + 1
+    [leased] = mail.lease(box, most_attempts=2)
+    assert mail.store.settle_lease(box, leased.lease_id, ack=True)
+
+
 def test_two_groups_are_independent(mail: MailClerk) -> None:
     box = filled(mail, 3)
     ours, theirs = mail.lease(box, "a"), mail.lease(box, "b", limit=1)

@@ -108,7 +108,15 @@ class MailGroups(Aggregate):
             raise lost
         return mailbox_of(row)
 
-    def settle_lease(self, mailbox_id: MailboxId, lease_id: str, *, ack: bool, delay: timedelta = timedelta(0)) -> bool:
+    def settle_lease(
+        self,
+        mailbox_id: MailboxId,
+        lease_id: str,
+        *,
+        ack: bool,
+        delay: timedelta = timedelta(0),
+        untried: bool = False,
+    ) -> bool:
         """Under the mailbox's lock."""
         if "\0" in lease_id:
             return False
@@ -131,6 +139,10 @@ class MailGroups(Aggregate):
             if ack:
                 connection.execute(delete(group_leases).where(*_this(row)))
                 drop_if_done(connection, mailbox_id, row.priority, row.seq)
+            elif untried:
+                free = {"attempts": row.attempts - 1, "lease_id": None, "holder": None, "until": None}
+                connection.execute(update(group_leases).where(*_this(row)).values(**free))
+                touch(connection, [mailbox_id])
             else:
                 give_back(transaction, mailbox, row, until=at + delay if delay else None)
                 touch(connection, [mailbox_id])
