@@ -102,6 +102,12 @@ class Desk:
 
     async def _ask(self, connection: Client, command: Publish, asked: Asked) -> None:
         await connection.settled()  # a client that has sent and then lists sees what it has sent
+        waiting = self._answer(connection, command, asked)
+        if asked.verb is Verb.FETCH and not connection.verbose and connection.beside(waiting):
+            return  # it may wait for what this very client is about to send
+        await waiting
+
+    async def _answer(self, connection: Client, command: Publish, asked: Asked) -> None:
         identity = connection.identity
         assert identity is not None
         verb = asked.verb.name.lower()
