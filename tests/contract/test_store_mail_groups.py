@@ -263,6 +263,34 @@ def test_a_redrive_into_the_next_mailbox_of_that_name_or_nowhere(mail: MailClerk
     assert [(each.id, each.seq) for each in mail.ready(new)][1] == (bad.message.id, 2)
 
 
+def test_a_redrive_takes_a_message_out_of_the_dead_mailbox_where_another_group_had_it(mail: MailClerk) -> None:
+    box = filled(mail, 1)
+    mail.lease(box, "b")
+    [bad] = mail.lease(box, "a", most_attempts=1)
+    mail.store.settle_lease(box, bad.lease_id, ack=False)
+    [letter] = mail.store.dead_letters(LetterFilter()).items
+    mail.store.delete_mailbox(DEFAULT_WORKSPACE, "team.reviews")
+    new = mail.box()
+    [done] = mail.store.redrive_chunk([letter.id], DEFAULT_WORKSPACE, by="ops")
+    assert done.code is None
+    mail.store.sweep_mail()
+    assert [each.id for each in mail.ready(new)] == [bad.message.id]
+
+
+def test_a_redrive_of_a_message_that_has_just_expired_gives_it_its_life_again(mail: MailClerk) -> None:
+    box = mail.box()
+    mail.send("mortal", ttl=MINUTE)
+    mail.lease(box, "b", lease=10 * MINUTE)
+    [bad] = mail.lease(box, "a", most_attempts=1)
+    mail.store.settle_lease(box, bad.lease_id, ack=False)
+    [letter] = mail.store.dead_letters(LetterFilter()).items
+    mail.pass_time(2 * MINUTE)
+    [done] = mail.store.redrive_chunk([letter.id], DEFAULT_WORKSPACE, by="ops")
+    assert done.code is None
+    assert mail.store.sweep_mail().messages == 0
+    assert [each.message.id for each in mail.lease(box, "a")] == [bad.message.id]
+
+
 def test_a_lease_names_its_mailbox(mail: MailClerk) -> None:
     box = filled(mail, 1)
     [leased] = mail.lease(box)
