@@ -364,6 +364,20 @@ def test_what_came_too_late_for_the_turn_waits(mail: AgentMail) -> None:
     mail.audit()
 
 
+def test_what_was_typed_comes_again_and_says_so_whatever_is_said_of_it_later(mail: AgentMail) -> None:
+    mail.resumable().clerk.submit(mail.session)
+    mail.send("one")
+    _, fence = mail.start()
+    message = mail.taken(fence)
+    assert mail.done(fence, message, "unverified") is MessageState.DELIVERED
+    mail.done(fence, message, "failed", untried=True)
+    mail.end(fence)
+    mail.sweep()
+    [found] = mail.all()
+    assert (found.state, found.redelivered, found.attempts) == (MessageState.QUEUED, True, 1)
+    mail.audit()
+
+
 def test_what_was_said_is_acknowledged_however_late_its_worker_says_so(mail: AgentMail) -> None:
     """The run is over and the sweep has given the message back when the answer comes: it neither hangs between the
     states nor holds the cursor up."""

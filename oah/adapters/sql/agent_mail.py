@@ -229,7 +229,7 @@ def _injected(transaction: Transaction, fence: RunFence, done: Injected, told_of
     if done.refused is not None:
         fail(transaction, row, done.refused, told_of=told_of)
         return MessageState.DEAD
-    if done.untried:
+    if done.untried and state is MessageState.QUEUED:
         values = {"attempts": row.attempts - 1, "run_id": None, "attempt": 0}
         connection.execute(update(agent_messages).where(C.message_id == row.message_id).values(**values))
         return state
