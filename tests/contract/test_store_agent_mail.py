@@ -422,6 +422,26 @@ def test_each_sender_hears_of_a_lost_conversation_whoever_finds_it_out(mail: Age
     assert [mail.clerk.events(each)[-1] for each in (first, second)] == ["message.failed"] * 2
 
 
+def test_a_live_agent_that_somebody_types_to_is_not_woken_again_and_again(mail: AgentMail) -> None:
+    """The wake finds the composer full and gives up: the next one is made by the leader, after the pause."""
+    rules = Rules(pause=timedelta(minutes=5))
+    mail.resumable().talked(keep=True)
+    mail.send("one")
+    for pause in (False, True):
+        if pause:
+            [wake] = mail.sweep(rules).wakes
+            assert wake.due_in is None
+        _, fence = mail.start_parked()
+        message = mail.taken(fence)
+        mail.done(fence, message, "failed", untried=True)
+        mail.store.end_wake(fence)
+        mail.end(fence, keep=True)
+    [wake] = mail.sweep(rules).wakes
+    assert wake.due_in is not None and wake.due_in > timedelta(minutes=4)
+    assert mail.sweep(rules).wakes == ()
+    mail.audit()
+
+
 def test_a_message_that_becomes_a_run(mail: AgentMail) -> None:
     [sent] = mail.send("do it", mode=MessageMode.RUN)
     assert sent.wake is not None

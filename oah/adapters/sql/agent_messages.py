@@ -157,11 +157,17 @@ def steer(transaction: Transaction, session: Session, row: Any, text: str) -> Wo
 
 
 def tend(
-    transaction: Transaction, session: Session, told_of: Told, *, pause: timedelta, by_run: bool = False
+    transaction: Transaction,
+    session: Session,
+    told_of: Told,
+    *,
+    pause: timedelta,
+    by_run: bool = False,
+    repeated: bool = False,
 ) -> Accepted | None:
-    """Make a wake for what waits, or end what can never be delivered."""
+    """Make a wake for what waits, or end what can never be delivered. ``repeated``: see core.policy.wake.View."""
     run_class = RunClass.SUBAGENT if by_run else RunClass.INTERACTIVE
-    decision, accepted = wake_if_due(transaction, session, pause=pause, run_class=run_class)
+    decision, accepted = wake_if_due(transaction, session, pause=pause, run_class=run_class, repeated=repeated)
     if isinstance(decision, Lost):
         lose(transaction, session.id, decision.code, told_of=told_of)
     return accepted

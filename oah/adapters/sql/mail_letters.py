@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, insert, select, tuple_, update
 
 from oah.adapters.sql.aggregate import Transaction
 from oah.adapters.sql.columns import MICROSECOND
@@ -65,15 +65,20 @@ def bury_message(
 
 
 def lock_for_letters(transaction: Transaction, letters: Sequence[str]) -> None:
-    """The mailboxes that letters are from, in the order of their ids."""
+    """The mailboxes that letters are from, and those that have their addresses now, in the order of their ids."""
     connection = transaction.connection
-    theirs = select(dead_letters.c.payload).where(
+    theirs = select(dead_letters.c.workspace_id, dead_letters.c.payload).where(
         dead_letters.c.id.in_(letters),
         dead_letters.c.kind == LetterKind.MESSAGE.value,
         dead_letters.c.session_id.is_(None),
     )
-    payloads = [parsed(each) or {} for each in connection.execute(theirs).scalars()]
-    lock_mailboxes(connection, {each["mailbox_id"] for each in payloads if "mailbox_id" in each})
+    rows = [(row.workspace_id, parsed(row.payload) or {}) for row in connection.execute(theirs)]
+    ids = {about["mailbox_id"] for _, about in rows if "mailbox_id" in about}
+    names = sorted({(workspace, about["mailbox"]) for workspace, about in rows if "mailbox_id" in about})
+    if names:
+        now_there = select(mailboxes.c.id).where(tuple_(mailboxes.c.workspace_id, mailboxes.c.address).in_(names))
+        ids |= set(connection.execute(now_there).scalars())
+    lock_mailboxes(connection, ids)
 
 
 def post_again(transaction: Transaction, letter: DeadLetter) -> None:
