@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from oah.gateway.access import Access
 from oah.gateway.desk import Desk
@@ -12,9 +12,6 @@ from oah.gateway.mail import Mail
 from oah.gateway.rules import GatewayRules
 from oah.gateway.switch import Switch
 from oah.ports.telemetry import Telemetry
-
-if TYPE_CHECKING:
-    from oah.gateway.connection import Connection
 
 
 class Shared(Protocol):
@@ -34,6 +31,7 @@ class Shared(Protocol):
     @property
     def mail(self) -> Mail: ...
 
-    def arrived(self, connection: Connection) -> None: ...
-    def leave(self, connection: Connection, reason: str) -> None: ...
+    # A connection, which imports this module.
+    def arrived(self, connection: Any) -> None: ...
+    def leave(self, connection: Any, reason: str) -> None: ...
     def subscribed(self, change: int) -> None: ...
