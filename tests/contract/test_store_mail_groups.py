@@ -291,6 +291,19 @@ def test_a_redrive_of_a_message_that_has_just_expired_gives_it_its_life_again(ma
     assert [each.message.id for each in mail.lease(box, "a")] == [bad.message.id]
 
 
+def test_a_group_that_was_forgotten_is_given_what_it_left_only_once(mail: MailClerk) -> None:
+    box = filled(mail, 2)
+    mail.lease(box, limit=1)
+    mail.pass_time(timedelta(days=8))
+    mail.store.sweep_mail()
+    assert mail.rows("group_cursors") == 0
+    again = mail.lease(box)
+    assert [(each.message.seq, each.attempt) for each in again] == [(1, 2), (2, 1)]
+    for each in again:
+        assert mail.store.settle_lease(box, each.lease_id, ack=True)
+    assert mail.texts(box) == []
+
+
 def test_a_lease_names_its_mailbox(mail: MailClerk) -> None:
     box = filled(mail, 1)
     [leased] = mail.lease(box)

@@ -277,11 +277,15 @@ def _after(cursors: Mapping[int, Any], priorities: Sequence[Priority]) -> dict[P
 def _picks(
     connection: Connection, mailbox_id: str, group: str, after: Mapping[Priority, int], at: datetime, *, limit: int
 ) -> list[Pick]:
-    """What is free again, and what comes behind the cursors."""
+    """What is free again, and what comes behind the cursors. Of a group that was forgotten both may be the same."""
     arms: list[Select[Any]] = [_again(mailbox_id, group, priority, at, limit) for priority in after]
     for arm in fresh(mailbox_id, after, limit):
         arms.append(select(*arm.subquery().c, NEVER))
-    return [Pick(*row) for row in connection.execute(union_all(*arms))]
+    found: dict[str, Pick] = {}
+    for row in connection.execute(union_all(*arms)):
+        pick = Pick(*row)
+        found[pick.id] = max(pick, found.get(pick.id, pick), key=lambda each: each.attempts)
+    return list(found.values())
 
 
 def _again(mailbox_id: str, group: str, priority: Priority, at: datetime, limit: int) -> Select[Any]:
