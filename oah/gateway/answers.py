@@ -106,12 +106,12 @@ def whole(message: Message, *, attempt: int | None = None) -> Answer:
     return fields
 
 
-def fitting(items: Iterable[Answer], room: int) -> tuple[Sequence[Answer], bool]:
-    """As many as fit into so many bytes; whether that was all."""
+def fitting(items: Iterable[Answer], room: int, *, least: int = 0) -> tuple[Sequence[Answer], bool]:
+    """As many as fit into so many bytes, and the first ``least`` however large; whether that was all."""
     found: list[Answer] = []
     for item in items:
         room -= len(encoded(item)) + 1
-        if room < 0:
+        if room < 0 and len(found) >= least:
             return found, False
         found.append(item)
     return found, True

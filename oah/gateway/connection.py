@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, cast
+from collections.abc import Awaitable, Mapping
+from typing import Any, cast
 
 from oah.errors import OahError, RequestError
 from oah.gateway import frames, subjects
-from oah.gateway.access import Access, Identity
+from oah.gateway.access import Identity
 from oah.gateway.commands import (
     UNAUTHORIZED,
     Command,
@@ -25,13 +25,9 @@ from oah.gateway.commands import (
     Unsubscribe,
     Violation,
 )
-from oah.gateway.desk import Desk
-from oah.gateway.mail import Mail
 from oah.gateway.parser import Parser
-from oah.gateway.rules import GatewayRules
+from oah.gateway.shared import Shared
 from oah.gateway.subscription import Subscription
-from oah.gateway.switch import Switch
-from oah.ports.telemetry import Telemetry
 
 log = logging.getLogger(__name__)
 
@@ -42,28 +38,8 @@ UNSENT = 65_536
 UNSTORED = 512
 UNSTORED_BYTES = 4_194_304
 """Messages of one client on their way into the store; then it is read no further."""
-
-
-class Shared(Protocol):
-    """What all connections share."""
-
-    name: str
-    rules: GatewayRules
-    access: Access
-    desk: Desk
-    switch: Switch
-    telemetry: Telemetry
-    loop: asyncio.AbstractEventLoop
-
-    @property
-    def now(self) -> Callable[[], float]: ...
-
-    @property
-    def mail(self) -> Mail: ...
-
-    def arrived(self, connection: Connection) -> None: ...
-    def leave(self, connection: Connection, reason: str) -> None: ...
-    def subscribed(self, change: int) -> None: ...
+MOST_BESIDE = 32
+"""Requests of one client that wait for messages while it goes on; then it is read no further."""
 
 
 class Connection(asyncio.Protocol):
@@ -191,6 +167,9 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         else:
             self._transport.close()
+            if self.unsent:  # what it is still to be told keeps the socket open: not for ever
+                patience = self.hub.rules.write_deadline.total_seconds()
+                self.hub.loop.call_later(patience, self._transport.abort)
 
     # Commands
 
@@ -224,17 +203,24 @@ class Connection(asyncio.Protocol):
         """Whether it asks and does not read the answers: then it is listened to no further."""
         return self._paused and self.unsent > READ_AHEAD
 
-    def _start(self, waiting: Awaitable[None]) -> None:
+    def beside(self, waiting: Awaitable[None]) -> bool:
+        """Do it while further commands are handled. False: too much is done so already."""
+        if len(self._tasks) >= MOST_BESIDE:
+            return False
+        self._start(waiting, beside=True)
+        return True
+
+    def _start(self, waiting: Awaitable[None], *, beside: bool = False) -> None:
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             if asyncio.iscoroutine(waiting):
                 waiting.close()  # it may have been cancelled before it began
 
-        task = self.hub.loop.create_task(self._finish(waiting))
+        task = self.hub.loop.create_task(self._finish(waiting, beside=beside))
         self._tasks.add(task)
         task.add_done_callback(ended)
 
-    async def _finish(self, waiting: Awaitable[None]) -> None:
+    async def _finish(self, waiting: Awaitable[None], *, beside: bool) -> None:
         try:
             await waiting
         except Violation as violation:
@@ -245,8 +231,9 @@ class Connection(asyncio.Protocol):
         except Exception:  # of one client's command: nobody else shall suffer from it
             log.exception("a client is let go over a fault of ours", extra={"client": self.name})
             self.end("fault")
-        self._busy = False
-        self._go_on()
+        if not beside:
+            self._busy = False
+            self._go_on()
 
     def _handle(self, command: Command) -> Awaitable[None] | None:
         match command:

@@ -102,6 +102,12 @@ class Desk:
 
     async def _ask(self, connection: Client, command: Publish, asked: Asked) -> None:
         await connection.settled()  # a client that has sent and then lists sees what it has sent
+        waiting = self._answer(connection, command, asked)
+        if asked.verb is Verb.FETCH and not connection.verbose and connection.beside(waiting):
+            return  # it may wait for what this very client is about to send
+        await waiting
+
+    async def _answer(self, connection: Client, command: Publish, asked: Asked) -> None:
         identity = connection.identity
         assert identity is not None
         verb = asked.verb.name.lower()
@@ -148,9 +154,9 @@ class Desk:
             connection.refuse(subscription)  # a session's messages are its agent's
             return
         connection.keep(subscription)
-        connection.ok()
         if subscription.queue is None:
             subscription.source = Feed(self._mail, subscription, mailbox, reading.priorities)
         else:
             key = GroupKey(mailbox.id, subscription.queue, reading.priorities)
             subscription.source = self._groups.join(key, mailbox, subscription)
+        connection.ok()  # last: a client that takes it no more is let go by this, and leaves its mailbox

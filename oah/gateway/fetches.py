@@ -50,8 +50,12 @@ class Fetches:
 
     async def ack(self, mailbox: Mailbox, group: str, seq: int) -> None:
         """Raises NotFound when it is not, or no longer, this group's to acknowledge."""
-        lease = self._leases.pop((mailbox.id, group, seq), None)
-        if lease is None or not await self._mail.call(self._mail.post.settle, mailbox.id, lease, ack=True):
+        key = (mailbox.id, group, seq)
+        lease = self._leases.get(key)
+        settled = lease is not None and await self._mail.call(self._mail.post.settle, mailbox.id, lease, ack=True)
+        if self._leases.get(key) == lease:  # while the store is away it stays, for the next try
+            self._leases.pop(key, None)
+        if not settled:
             raise NotFound("message not found", hint="its lease is over, or it was acknowledged before")
 
     async def _look(self, connection: Client, mailbox: Mailbox, wanted: Wanted) -> list[answers.Answer]:
@@ -71,14 +75,14 @@ class Fetches:
         for each in leased:
             self._remember(mailbox.id, wanted.group, each)
         items = [answers.whole(each.message, attempt=each.attempt) for each in leased]
-        fitting, all_of_them = answers.fitting(items, room)
+        fitting, all_of_them = answers.fitting(items, room, least=1)
         if not all_of_them:
             await self._mail.give_back(mailbox.id, leased[len(fitting) :])
         return list(fitting)
 
     @staticmethod
     def _fitting(messages: list[Message], room: int) -> list[answers.Answer]:
-        return list(answers.fitting(map(answers.whole, messages), room)[0])
+        return list(answers.fitting(map(answers.whole, messages), room, least=1)[0])
 
     async def _snapshot(self, mailbox: Mailbox, wanted: Wanted, most_bytes: int) -> list[Message]:
         """Without a group: what is there, to whoever asks."""

@@ -41,12 +41,20 @@ def first(of: Sequence[tuple[str, str]], name: str) -> str | None:
 
 def kept(block: bytes) -> bytes:
     """The lines of a sender that are stored: as they came, without ours."""
-    lines = []
-    for line in block.split(b"\r\n")[1:]:
-        name, colon, _ = line.partition(b":")
-        if colon and name and name.decode("utf-8", LENIENT) not in OURS:
-            lines.append(line + b"\r\n")
-    return b"".join(lines)
+    return theirs(block.partition(b"\r\n")[2])
+
+
+def theirs(lines: bytes) -> bytes:
+    """The lines that cannot be taken for ours: receivers' parsers end a line at a lone CR or LF too, fold one that
+    begins with a blank into the one before it, and take blanks around a name away."""
+    return b"".join(line + b"\r\n" for line in lines.split(b"\r\n") if _is_theirs(line))
+
+
+def _is_theirs(line: bytes) -> bool:
+    name, colon, _ = line.partition(b":")
+    if not colon or not name.strip() or line[:1].isspace() or b"\r" in line or b"\n" in line:
+        return False
+    return name.strip().decode("utf-8", LENIENT) not in OURS
 
 
 def block(lines: bytes = b"", ours: Iterable[tuple[str, str]] = (), *, status: str = "") -> bytes:

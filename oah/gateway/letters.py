@@ -60,4 +60,4 @@ def block(message: Message, *, attempt: int = 1) -> bytes:
     ]
     if attempt > 1:
         ours.append((headers.ATTEMPT, str(attempt)))
-    return headers.block(message.headers, ours)
+    return headers.block(headers.theirs(message.headers), ours)

@@ -66,6 +66,8 @@ class Mail:
         self.loop = asyncio.get_running_loop()
         self.holders: dict[str, Client] = {}
         """Who holds leases, by the name in them."""
+        self._handed = 0
+        """Times that somebody was handed something."""
         self._store = store
         self._watch = watch
         self._clock = clock
@@ -163,14 +165,15 @@ class Mail:
             most_bytes=most_bytes,
         )
         if leased and client.ended is None:
+            self._handed += 1
             self.holders[holder] = client
         return leased
 
     async def give_back(self, mailbox_id: MailboxId, leased: Sequence[Leased]) -> None:
-        """What a member did not take."""
+        """What a member was never shown: no attempt."""
         for each in leased:
             try:
-                await self.call(self.post.settle, mailbox_id, each.lease_id, ack=False)
+                await self.call(self.post.settle, mailbox_id, each.lease_id, ack=False, untried=True)
             except OahError as error:
                 log.warning("a message is given back late: %s", error, extra={"code": error.code})
 
@@ -190,5 +193,6 @@ class Mail:
 
     async def extend(self, holder: str) -> None:
         """Keep what it holds; one that holds nothing is asked for no more."""
-        if not await self.call(self.post.extend, holder):
-            self.holders.pop(holder, None)
+        handed = self._handed
+        if not await self.call(self.post.extend, holder) and handed == self._handed:
+            self.holders.pop(holder, None)  # not where it may have been handed something meanwhile

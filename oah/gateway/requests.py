@@ -119,7 +119,7 @@ class Requests:
             if set(tags) <= set(message.tags):
                 whole = await self._whole(mailbox.id, message.seq)
                 items += [] if whole is None else [whole]
-        fitting, _ = answers.fitting(items, self._room)
+        fitting, _ = answers.fitting(items, self._room, least=1)
         return answers.done(Era.PULL, messages=fitting)
 
     async def _whole(self, mailbox_id: MailboxId, seq: int) -> answers.Answer | None:

@@ -45,6 +45,9 @@ class Client(Protocol):
     def push(self, subscription: Subscription, subject: str, payload: bytes, reply: str | None, block: bytes) -> None:
         """One MSG or HMSG."""
 
+    def beside(self, waiting: Awaitable[None]) -> bool:
+        """Do it while further commands are handled. False: too much is done so already."""
+
     def sending(self, size: int) -> Awaitable[None] | None:
         """One more message of it, of so many bytes, is on its way into the store; something to wait for when they are
         too many."""

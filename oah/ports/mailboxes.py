@@ -255,9 +255,18 @@ class MailboxStore(Protocol):
         """Whose message a lease is for. Raises NotFound ``lease_not_found``."""
         ...
 
-    def settle_lease(self, mailbox_id: MailboxId, lease_id: str, *, ack: bool, delay: timedelta = timedelta(0)) -> bool:
+    def settle_lease(
+        self,
+        mailbox_id: MailboxId,
+        lease_id: str,
+        *,
+        ack: bool,
+        delay: timedelta = timedelta(0),
+        untried: bool = False,
+    ) -> bool:
         """Ack: the group is done with it; when every group that the mailbox has had is, the message is deleted. Not
-        ack: it goes to the next member after ``delay``. False: the lease was over."""
+        ack: it goes to the next member after ``delay``. ``untried``: its member never saw it, so that this was no
+        attempt. False: the lease was over."""
         ...
 
     def extend_leases(self, holder: str, *, lease: timedelta) -> int:

@@ -306,11 +306,19 @@ class Post:
         """Whose message a lease is for. Raises NotFound ``lease_not_found``."""
         return self._store.leased_mailbox(lease_id)
 
-    def settle(self, mailbox_id: MailboxId, lease_id: str, *, ack: bool, delay: timedelta = timedelta(0)) -> bool:
+    def settle(
+        self,
+        mailbox_id: MailboxId,
+        lease_id: str,
+        *,
+        ack: bool,
+        delay: timedelta = timedelta(0),
+        untried: bool = False,
+    ) -> bool:
         """See MailboxStore.settle_lease; who waits hears of what was given back."""
         if not timedelta(0) <= delay <= LONGEST_DELAY:
             raise InvalidRequest(f"a delay may be 0 to {LONGEST_DELAY.total_seconds():g} seconds", code="invalid_delay")
-        settled = self._store.settle_lease(mailbox_id, lease_id, ack=ack, delay=delay)
+        settled = self._store.settle_lease(mailbox_id, lease_id, ack=ack, delay=delay, untried=untried)
         if settled and not ack and not delay:
             self._tell([(mailbox_id, AGAIN)])
         return settled

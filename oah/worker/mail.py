@@ -139,9 +139,12 @@ class Mail:
         over = status is TurnStatus.COMPLETED or (status is TurnStatus.FAILED and result.keep_warm)
         cancelled = status is TurnStatus.CANCELLED
         refused = code if code in REFUSED else None
-        untried = (code in UNTRIED and result.keep_warm) or (cancelled and not assignment.typed)
+        untried = not assignment.typed and ((code in UNTRIED and result.keep_warm) or cancelled)
         failed = code in NOT_TAKEN or refused is not None or untried
-        outcome = Outcome.FAILED if failed else result.delivery or (Outcome.CONFIRMED if over else Outcome.UNVERIFIED)
+        # What was typed once is never said to have failed: given again, it says that it may have reached the agent.
+        outcome = result.delivery or (Outcome.CONFIRMED if over else Outcome.UNVERIFIED)
+        if failed:
+            outcome = Outcome.UNVERIFIED if assignment.typed and refused is None else Outcome.FAILED
         ended = (over or cancelled) and not failed
         done = Injected(
             message_id=letter.message_id,

@@ -19,6 +19,7 @@ from oah.ports.webhooks import NewWebhook
 from oah.settings import MailSettings
 from tests.support.agent_mail import AgentMail
 from tests.support.store_clerk import Clerk
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -360,6 +361,84 @@ def test_what_came_too_late_for_the_turn_waits(mail: AgentMail) -> None:
     mail.end(fence)
     mail.sweep()
     assert mail.one(lost.message_id).redelivered, "a worker had taken it"
+    mail.audit()
+
+
+def test_what_was_typed_comes_again_and_says_so_whatever_is_said_of_it_later(mail: AgentMail) -> None:
+    mail.resumable().clerk.submit(mail.session)
+    mail.send("one")
+    _, fence = mail.start()
+    message = mail.taken(fence)
+    assert mail.done(fence, message, "unverified") is MessageState.DELIVERED
+    mail.done(fence, message, "failed", untried=True)
+    mail.end(fence)
+    mail.sweep()
+    [found] = mail.all()
+    assert (found.state, found.redelivered, found.attempts) == (MessageState.QUEUED, True, 1)
+    mail.audit()
+
+
+def test_what_was_said_is_acknowledged_however_late_its_worker_says_so(mail: AgentMail) -> None:
+    """The run is over and the sweep has given the message back when the answer comes: it neither hangs between the
+    states nor holds the cursor up."""
+    mail.resumable().clerk.submit(mail.session)
+    _, fence = mail.start()
+    [sent] = mail.send("listen", mode=MessageMode.STEER)
+    [command] = mail.store.take_commands(sent.look)
+    mail.end(fence)
+    mail.sweep()
+    assert mail.states() == ["queued"]
+    assert mail.store.answer_command(command.id, Delivery.DELIVERED)
+    assert mail.states() == ["acked"]
+    assert mail.store.cursors(mail.session).acked == 1
+    assert mail.events()[-2:] == ["message.delivered", "message.acked"]
+    mail.audit()
+
+
+def test_a_delayed_message_makes_no_run_in_a_session_that_was_closed_meanwhile(mail: AgentMail) -> None:
+    origin = SessionId(mail.clerk.session("ses_2"))
+    sender = Sender(by="run:r", session_id=origin)
+    [sent] = mail.send("later", mode=MessageMode.RUN, delay=timedelta(milliseconds=1), sender=sender)
+    mail.store.close_session(mail.session, None)
+    eventually(lambda: mail.store.sweep_mail().due == 1, within=10)
+    found = mail.one(sent.message_id)
+    assert (found.state, found.reason, found.run_id) == (MessageState.DEAD, "session_closed", None)
+    assert mail.nothing_to_start()
+    assert mail.clerk.events(origin)[-1] == "message.failed"
+    mail.audit()
+
+
+def test_each_sender_hears_of_a_lost_conversation_whoever_finds_it_out(mail: AgentMail) -> None:
+    """A send locks its own sender, not those of the messages that waited before."""
+    first, second = (SessionId(mail.clerk.session(name)) for name in ("ses_2", "ses_3"))
+    mail.talked(keep=True)
+    mail.send("one", sender=Sender(by="run:a", session_id=first))
+    _, fence = mail.start_parked()
+    mail.store.end_wake(fence)
+    mail.end(fence)
+    mail.send("two", sender=Sender(by="run:b", session_id=second))
+    mail.sweep()
+    assert mail.states() == ["dead", "dead"]
+    assert [mail.clerk.events(each)[-1] for each in (first, second)] == ["message.failed"] * 2
+
+
+def test_a_live_agent_that_somebody_types_to_is_not_woken_again_and_again(mail: AgentMail) -> None:
+    """The wake finds the composer full and gives up: the next one is made by the leader, after the pause."""
+    rules = Rules(pause=timedelta(minutes=5))
+    mail.resumable().talked(keep=True)
+    mail.send("one")
+    for pause in (False, True):
+        if pause:
+            [wake] = mail.sweep(rules).wakes
+            assert wake.due_in is None
+        _, fence = mail.start_parked()
+        message = mail.taken(fence)
+        mail.done(fence, message, "failed", untried=True)
+        mail.store.end_wake(fence)
+        mail.end(fence, keep=True)
+    [wake] = mail.sweep(rules).wakes
+    assert wake.due_in is not None and wake.due_in > timedelta(minutes=4)
+    assert mail.sweep(rules).wakes == ()
     mail.audit()
 
 

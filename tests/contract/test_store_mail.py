@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TypeVar
 
 import pytest
+from sqlalchemy import Connection
 
+from oah.adapters.sql import mail_reads
 from oah.adapters.sql.store import open_store
 from oah.core.model.ids import MailboxId, WorkspaceId
-from oah.core.model.message import Priority
+from oah.core.model.message import Message, Priority
 from oah.core.model.workspace import DEFAULT_WORKSPACE
 from oah.errors import Conflict, InvalidRequest, LimitReached, NotFound, RequestError
 from oah.ports.mailboxes import Sent, Watermarks
@@ -447,3 +449,20 @@ def test_heads_and_figures(mail: MailClerk) -> None:
     assert mail.store.heads([]) == {}
     figures = mail.store.mail_figures()
     assert (figures.mailboxes, figures.messages) == (2, 1)
+
+
+def test_a_reader_looks_behind_what_is_deleted_while_it_reads(mail: MailClerk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sleeps when it is told that there is nothing: what is there must not wait for the next send."""
+    box = mail.box()
+    for text in ("1", "2", "3"):
+        mail.send(text)
+    fetch = mail_reads.fetch
+
+    def late(connection: Connection, ids: Sequence[str]) -> dict[str, Message]:
+        monkeypatch.setattr(mail_reads, "fetch", fetch)
+        assert mail.store.delete_message(box, 1) and mail.store.delete_message(box, 2)
+        return fetch(connection, ids)
+
+    monkeypatch.setattr(mail_reads, "fetch", late)
+    assert mail.ready(box, limit=2), "a snapshot that still has them, or the third"
+    assert mail.texts(box) == ["3"]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import Connection, update
 
+from oah.adapters.sql import mail_groups
+from oah.adapters.sql.mail_tables import messages
 from oah.adapters.sql.store import open_store
 from oah.core.model.ids import MailboxId
-from oah.core.model.message import Priority
+from oah.core.model.message import Message, Priority
 from oah.core.model.workspace import DEFAULT_WORKSPACE
 from oah.errors import NotFound
 from oah.ports.dead_letters import LetterFilter, LetterKind
@@ -51,6 +55,19 @@ def test_an_ack_ends_it_and_only_once(mail: MailClerk) -> None:
     mail.pass_time(2 * MINUTE)
     assert not mail.store.settle_lease(box, second.lease_id, ack=True), "its lease has ended"
     assert seqs(mail.lease(box)) == [2]
+
+
+def test_what_its_member_never_saw_was_no_attempt(mail: MailClerk) -> None:
+    box = filled(mail, 1)
+    for _ in range(5):
+        [leased] = mail.lease(box, most_attempts=2)
+        assert leased.attempt == 1
+        turn = mail.store.heads([box])[box].turn
+        assert mail.store.settle_lease(box, leased.lease_id, ack=False, untried=True)
+        assert not mail.store.settle_lease(box, leased.lease_id, ack=False, untried=True)
+        assert mail.store.heads([box])[box].turn == turn + 1
+    [leased] = mail.lease(box, most_attempts=2)
+    assert mail.store.settle_lease(box, leased.lease_id, ack=True)
 
 
 def test_two_groups_are_independent(mail: MailClerk) -> None:
@@ -246,6 +263,47 @@ def test_a_redrive_into_the_next_mailbox_of_that_name_or_nowhere(mail: MailClerk
     assert [(each.id, each.seq) for each in mail.ready(new)][1] == (bad.message.id, 2)
 
 
+def test_a_redrive_takes_a_message_out_of_the_dead_mailbox_where_another_group_had_it(mail: MailClerk) -> None:
+    box = filled(mail, 1)
+    mail.lease(box, "b")
+    [bad] = mail.lease(box, "a", most_attempts=1)
+    mail.store.settle_lease(box, bad.lease_id, ack=False)
+    [letter] = mail.store.dead_letters(LetterFilter()).items
+    mail.store.delete_mailbox(DEFAULT_WORKSPACE, "team.reviews")
+    new = mail.box()
+    [done] = mail.store.redrive_chunk([letter.id], DEFAULT_WORKSPACE, by="ops")
+    assert done.code is None
+    mail.store.sweep_mail()
+    assert [each.id for each in mail.ready(new)] == [bad.message.id]
+
+
+def test_a_redrive_of_a_message_that_has_just_expired_gives_it_its_life_again(mail: MailClerk) -> None:
+    box = mail.box()
+    mail.send("mortal", ttl=MINUTE)
+    mail.lease(box, "b", lease=10 * MINUTE)
+    [bad] = mail.lease(box, "a", most_attempts=1)
+    mail.store.settle_lease(box, bad.lease_id, ack=False)
+    [letter] = mail.store.dead_letters(LetterFilter()).items
+    mail.pass_time(2 * MINUTE)
+    [done] = mail.store.redrive_chunk([letter.id], DEFAULT_WORKSPACE, by="ops")
+    assert done.code is None
+    assert mail.store.sweep_mail().messages == 0
+    assert [each.message.id for each in mail.lease(box, "a")] == [bad.message.id]
+
+
+def test_a_group_that_was_forgotten_is_given_what_it_left_only_once(mail: MailClerk) -> None:
+    box = filled(mail, 2)
+    mail.lease(box, limit=1)
+    mail.pass_time(timedelta(days=8))
+    mail.store.sweep_mail()
+    assert mail.rows("group_cursors") == 0
+    again = mail.lease(box)
+    assert [(each.message.seq, each.attempt) for each in again] == [(1, 2), (2, 1)]
+    for each in again:
+        assert mail.store.settle_lease(box, each.lease_id, ack=True)
+    assert mail.texts(box) == []
+
+
 def test_a_lease_names_its_mailbox(mail: MailClerk) -> None:
     box = filled(mail, 1)
     [leased] = mail.lease(box)
@@ -292,3 +350,22 @@ def test_concurrent_members_never_get_the_same(mail: MailClerk) -> None:
     assert mail.rows("messages") == mail.rows("group_leases") == 0
     for store in stores:
         store.close()
+
+
+def test_a_group_is_given_what_is_behind_a_message_that_expires_while_it_asks(
+    mail: MailClerk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = mail.box()
+    mail.send("mortal", ttl=MINUTE)
+    mail.send("lasting")
+    fetch = mail_groups.fetch
+
+    def late(connection: Connection, ids: Sequence[str]) -> dict[str, Message]:
+        monkeypatch.setattr(mail_groups, "fetch", fetch)
+        connection.execute(update(messages).where(messages.c.seq == 1).values(expires_at=messages.c.sent_at))
+        return fetch(connection, ids)
+
+    monkeypatch.setattr(mail_groups, "fetch", late)
+    [leased] = mail.lease(box, limit=1)
+    assert leased.message.payload == b"lasting"
+    assert mail.store.sweep_mail().messages == 1

@@ -84,6 +84,9 @@ def test_the_agent_reads_and_acknowledges_with_the_key_of_its_run(api: Deploymen
         done = Injected(message_id=message.message_id, delivery_id=message.delivery_id, outcome="confirmed")
         api.store.injected(fence, [done])
         assert agent.get(f"/v1/sessions/{session}/messages/{sent['id']}").json()["text"] == "for you"
+        for wrong in (-1, 10**30):
+            refused = agent.post(f"/v1/sessions/{session}/messages/ack", json={"up_to": wrong})
+            assert refused.status_code in (400, 422), refused.text
         acked = agent.post(f"/v1/sessions/{session}/messages/ack", json={"up_to": 9})
         assert acked.json() == {"received": 1, "acked": 1, "last": 1}
         assert client.session_message(session, sent["id"])["state"] == "acked"

@@ -287,6 +287,49 @@ def test_fetch_waits_for_something_to_come(gateway: Gateway) -> None:
     assert json.loads(waiting.message().payload)["messages"][0]["msg_id"] == 1
 
 
+def test_a_client_goes_on_while_it_waits_for_a_fetch(gateway: Gateway) -> None:
+    """It may be the one that sends what it waits for, and its PINGs are answered."""
+    line, box = gateway.line(), gateway.box()
+    body = json.dumps({"group_name": "g", "config": {"max_wait_ms": 60_000}}).encode()
+    line.say(b"SUB _INBOX.x 1\r\nPUB $mq9.AI.MSG.FETCH.%b _INBOX.x %d\r\n%b\r\n" % (box.encode(), len(body), body))
+    begun = time.monotonic()
+    line.settle()
+    line.publish(subject(box), b"there")
+    assert json.loads(line.message().payload)["messages"][0]["msg_id"] == 1
+    assert time.monotonic() - begun < 20
+    line.say((b"PUB $mq9.AI.MSG.FETCH.%b _INBOX.x %d\r\n%b\r\n" % (box.encode(), len(body), body)) * 100)
+    line.say(b"PING\r\n")
+    line.close()  # more than may wait at once: it is read no further, and the others are undisturbed
+    gateway.line().settle()
+
+
+@pytest.mark.parametrize("group", ["g", ""])
+def test_a_message_is_fetched_however_large_it_is_in_base64(gateway: Gateway, group: str) -> None:
+    """Alone, if need be: it does not become a dead letter that nobody ever saw, nor the end of what can be read."""
+    line, box = gateway.line(headers=True), gateway.box()
+    whole = b"x" * gateway.rules.max_payload
+    line.publish(subject(box), whole)
+    line.publish(subject(box), b"small")
+    line.settle()
+    [found] = fetch(line, box, group_name=group, deliver="earliest")
+    assert base64.b64decode(str(found["payload"])) == whole
+
+
+def test_what_did_not_fit_into_an_answer_was_no_attempt(gateway: Gateway) -> None:
+    """Headers weigh more in an answer than in the store: what does not fit goes back, and is never spent by that."""
+    line, box = gateway.line(headers=True), gateway.box()
+    for _ in range(12):
+        line.publish(subject(box), b"", X="9" * 60_000)
+    line.settle()
+    seen: list[tuple[object, object]] = []
+    while found := fetch(line, box, group_name="g"):
+        assert len(found) < 12
+        for each in found:
+            assert line.ask(f"$mq9.AI.MSG.ACK.{box}", {"group_name": "g", "msg_id": each["msg_id"]}) == {"error": ""}
+            seen.append((each["msg_id"], each["attempt"]))
+    assert seen == [(number, 1) for number in range(1, 13)]
+
+
 def test_fetch_without_a_group_is_a_look(gateway: Gateway) -> None:
     line, box = gateway.line(), gateway.box()
     for number in range(3):

@@ -287,6 +287,24 @@ def test_a_client_whose_buffer_does_not_move_is_let_go(make_gateway: MakeGateway
     line.settle()
 
 
+def test_who_is_let_go_and_does_not_read_why_holds_no_socket(make_gateway: MakeGateway) -> None:
+    """What it is still to be told is little, and waits for it: but not for ever."""
+    gateway = make_gateway(write_deadline=timedelta(seconds=1))
+    line = gateway.dial(receive_buffer=4096).connect()
+    assert gateway.hub is not None
+    [connection] = gateway.hub.connections
+
+    def stuck() -> bool:
+        line.say(b"PING\r\n" * 2_000)
+        return connection.unsent > 0
+
+    eventually(stuck, within=20)
+    raw = connection._transport.get_extra_info("socket")  # type: ignore[union-attr]
+    line.say(b"NONSENSE\r\n")
+    eventually(lambda: connection.ended is not None, within=10)
+    eventually(lambda: raw.fileno() == -1, within=10)
+
+
 def test_a_silent_client_is_asked_and_let_go(make_gateway: MakeGateway) -> None:
     gateway = make_gateway(ping_every=timedelta(seconds=0.2))
     silent = gateway.line()

@@ -150,7 +150,7 @@ def test_many_viewers_are_one_connection_to_the_worker(fleet: Fleet, client: Cli
 
 def test_a_viewer_that_stands_still_is_dropped_to_a_snapshot(fleet: Fleet, client: Client) -> None:
     """It is a process that is stopped while the program floods; nobody waits for it."""
-    flood = "read x; yes 01234567890123456789012345678901234567 | head -c 20000000; echo; read y; echo $y; read z"
+    flood = "read x; yes 01234567890123456789012345678901234567 | head -c 12000000; echo; read y; echo $y; read z"
     _, run = begin(client, flood)
     eventually(lambda: client.run(run)["status"] == "running", within=20)
     code = (

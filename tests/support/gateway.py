@@ -270,9 +270,9 @@ def make_gateway(sqlite_template: Path, tmp_path: Path) -> Iterator[MakeGateway]
         yield MakeGateway(_sqlite(sqlite_template, tmp_path), FakeServer(), stack)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_gateway(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """One for all tests that make their own mailboxes."""
+    """One for all tests of a file that make their own mailboxes; nothing of it goes on while other files are tried."""
     with ExitStack() as stack:
         url = _sqlite(sqlite_template, tmp_path_factory.mktemp("gateway"))
         yield MakeGateway(url, FakeServer(), stack)(mail=MailRules())

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from email.parser import BytesParser
 from typing import Any
 
 import pytest
@@ -52,6 +53,29 @@ def test_headers_of_a_send_are_read_and_ours_are_not_kept() -> None:
     kept = b"mq9-key: k\r\nmq9-tags: a, b,,c\r\nNats-Msg-Id: d1\r\n"
     kept += b"MQ9-Priority: urgent\r\nX:  two  blanks \r\nX: again\r\n"
     assert found.headers == kept
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"mq9-msg-id: 99",
+        b"mq9-msg-id : 99",
+        b"X: y\nmq9-msg-id: 99",
+        b"X: y\rmq9-msg-id: 99",
+        b" mq9-msg-id: 99",
+        b"\tof the time: 99",
+        b" : 99",
+    ],
+)
+def test_no_sender_speaks_for_us_whatever_a_receivers_parser_makes_of_its_line(line: bytes) -> None:
+    """Python's parser of mail headers, which nats-py uses; a line may also have come over HTTP."""
+    stored = b"A: b\r\n" + line + b"\r\nC: d\r\n"
+    assert headers.kept(b"NATS/1.0\r\n" + stored + b"\r\n") == b"A: b\r\nC: d\r\n"
+    block = letters.block(message(headers=line + b"\r\n" + stored))
+    parsed = BytesParser().parsebytes(block.partition(b"\r\n")[2])
+    seen = {name.strip(): value.strip() for name, value in parsed.items()}
+    assert (seen["mq9-msg-id"], seen["mq9-time"]) == ("7", "2030-01-02T03:04:05.678Z")
+    assert seen["A"] == "b"
 
 
 def test_the_subjects_priority_counts_before_the_headers() -> None:

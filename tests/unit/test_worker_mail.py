@@ -88,6 +88,9 @@ def written(store: Scripted) -> Injected:
         (RunKind.PROMPT, TurnResult(status=CANCELLED, keep_warm=True), False, "failed", False, After.END),
         (RunKind.PROMPT, TurnResult(status=TIMED_OUT), True, "unverified", False, After.END),
         (RunKind.WAKE, TurnResult(status=FAILED, error_code="delivery_failed"), False, "failed", False, After.END),
+        (RunKind.WAKE, TurnResult(status=FAILED, error_code="agent_lost"), True, "unverified", False, After.END),
+        (RunKind.WAKE, TurnResult(status=FAILED, error_code="agent_lost"), False, "failed", False, After.END),
+        (RunKind.WAKE, TurnResult(status=FAILED, error_code="agent_blocked"), True, "unverified", False, After.END),
     ],
 )
 def test_what_follows(kind: RunKind, result: TurnResult, typed: bool, outcome: str, over: bool, after: After) -> None:
@@ -99,6 +102,7 @@ def test_what_follows(kind: RunKind, result: TurnResult, typed: bool, outcome: s
     assert post.over(given, LETTER, result) is after
     done = written(store)
     assert (done.outcome, done.turn_over, done.refused) == (outcome, over, None)
+    assert not (done.untried and typed), "what was typed is not untried"
     assert given.letter is None
     assert told == [(F.session_id, 7)]
 

@@ -121,7 +121,7 @@ class AgentMail(Aggregate):
             if after_turns and not had_turns(transaction.connection, fence.session_id):
                 return 0
             told_of = Told()
-            lose(transaction, fence.session_id, code, told_of=told_of)
+            lose(transaction, fence.session_id, code, told_of=told_of, untold=True)
             _clear_wake(transaction, fence)
             return told_of.get(fence.session_id, 0)
 
@@ -229,7 +229,7 @@ def _injected(transaction: Transaction, fence: RunFence, done: Injected, told_of
     if done.refused is not None:
         fail(transaction, row, done.refused, told_of=told_of)
         return MessageState.DEAD
-    if done.untried:
+    if done.untried and state is MessageState.QUEUED:
         values = {"attempts": row.attempts - 1, "run_id": None, "attempt": 0}
         connection.execute(update(agent_messages).where(C.message_id == row.message_id).values(**values))
         return state

@@ -20,7 +20,7 @@ from oah.adapters.sql.mail_endings import Told, add, again, change, fail, tell
 from oah.adapters.sql.mail_tables import agent_messages, messages
 from oah.adapters.sql.rows import parsed
 from oah.adapters.sql.statements import CommandRow
-from oah.adapters.sql.tables import worker_commands
+from oah.adapters.sql.tables import sessions, worker_commands
 from oah.adapters.sql.wakes import IN_HAND, make_run, new_id, session_now, waiting, wake_if_due
 from oah.core.model.delivery import Outcome
 from oah.core.model.event import EventType
@@ -121,6 +121,8 @@ def _begin(
 ) -> QueuedForAgent:
     """What follows at once: a run of its own, a text for the live turn, a wake, or nothing yet."""
     if row.mode == MessageMode.RUN.value:
+        if session.state is not SessionState.OPEN:  # it was closed while the message was delayed
+            return QueuedForAgent(_closed(transaction, row, told_of))
         run = make_run(transaction, session, RunKind.PROMPT, text, metadata={"message_id": row.message_id})
         _set(transaction, row.message_id, run_id=run.run.id)
         return QueuedForAgent(run.event_number, run)
@@ -132,6 +134,11 @@ def _begin(
         )
     number = max(told_of.get(session.id, 0), 0 if accepted is None else accepted.event_number)
     return QueuedForAgent(number, accepted, look)
+
+
+def _closed(transaction: Transaction, row: Any, told_of: Told) -> int:
+    fail(transaction, row, SESSION_CLOSED, told_of=told_of)
+    return told_of[SessionId(row.session_id)]
 
 
 def steer(transaction: Transaction, session: Session, row: Any, text: str) -> WorkerId | None:
@@ -150,24 +157,36 @@ def steer(transaction: Transaction, session: Session, row: Any, text: str) -> Wo
 
 
 def tend(
-    transaction: Transaction, session: Session, told_of: Told, *, pause: timedelta, by_run: bool = False
+    transaction: Transaction,
+    session: Session,
+    told_of: Told,
+    *,
+    pause: timedelta,
+    by_run: bool = False,
+    repeated: bool = False,
 ) -> Accepted | None:
-    """Make a wake for what waits, or end what can never be delivered."""
+    """Make a wake for what waits, or end what can never be delivered. ``repeated``: see core.policy.wake.View."""
     run_class = RunClass.SUBAGENT if by_run else RunClass.INTERACTIVE
-    decision, accepted = wake_if_due(transaction, session, pause=pause, run_class=run_class)
+    decision, accepted = wake_if_due(transaction, session, pause=pause, run_class=run_class, repeated=repeated)
     if isinstance(decision, Lost):
         lose(transaction, session.id, decision.code, told_of=told_of)
     return accepted
 
 
-def lose(transaction: Transaction, session_id: SessionId, code: str, *, told_of: Told) -> int:
-    """Everything that waits for the agent of a locked session is dead; how many."""
+def lose(transaction: Transaction, session_id: SessionId, code: str, *, told_of: Told, untold: bool = False) -> int:
+    """What waits for the agent of a locked session is dead; how many. What another session has sent that is not locked
+    is left to the sweep, which locks it and tells it. ``untold``: that, too, is dead now."""
     rows = transaction.connection.execute(
         select(agent_messages).where(*waiting(session_id)).order_by(agent_messages.c.seq)
     ).all()
-    for row in rows:
+    origins = {row.message_id: (parsed(row.sender) or {}).get("session_id") for row in rows}
+    strange = {each for each in origins.values() if each is not None and each not in transaction.sessions}
+    there = select(sessions.c.id).where(sessions.c.id.in_(strange))
+    later_told = set(transaction.connection.execute(there).scalars()) if strange else set()
+    mine = [row for row in rows if untold or origins[row.message_id] not in later_told]
+    for row in mine:
         fail(transaction, row, code, told_of=told_of)
-    return len(rows)
+    return len(mine)
 
 
 RUN_OVER = and_(agent_messages.c.run_id.is_not(None), ~IN_HAND)
@@ -218,6 +237,8 @@ def steered(transaction: Transaction, session_id: SessionId, delivery_id: str, d
     if delivery in (Delivery.DELIVERED, Delivery.UNVERIFIED):
         outcome = Outcome.CONFIRMED if delivery is Delivery.DELIVERED else Outcome.UNVERIFIED
         change(transaction, row, MessageState.DELIVERED, told_of=told_of, outcome=outcome.value)
+        if row.run_id is None:  # given back meanwhile, and nobody has taken it again: the turn that had it is over
+            change(transaction, _row(transaction, row.message_id), MessageState.ACKED, told_of=told_of, by="turn")
         return None
     _set(transaction, row.message_id, run_id=None, attempt=0, outcome=None)
     return tend(transaction, session_now(transaction, session_id), told_of, pause=PAUSE)

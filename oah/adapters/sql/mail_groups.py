@@ -88,16 +88,13 @@ class MailGroups(Aggregate):
                 spent = [pick for pick in chosen if pick.attempts >= most_attempts]
                 for pick in spent:
                     bury_lease(transaction, mailbox, group, pick.priority, pick.seq, pick.attempts)
-                if not spent:
-                    break
+                found = {} if spent else fetch(connection, [pick.id for pick in chosen])
+                if not spent and (found or not chosen):
+                    break  # none found: they expired just now, and what is behind them is there
+            chosen = [pick for pick in chosen if pick.id in found]
             leases = _hand_out(transaction, mailbox_id, group, chosen, holder, at, lease, most_attempts)
             _advance(transaction, mailbox_id, group, cursors, chosen, at)
-            found = fetch(connection, [pick.id for pick in chosen])
-        return [
-            Leased(message=found[pick.id], lease_id=leases[pick.id], attempt=pick.attempts + 1)
-            for pick in chosen
-            if pick.id in found
-        ]
+        return [Leased(message=found[pick.id], lease_id=leases[pick.id], attempt=pick.attempts + 1) for pick in chosen]
 
     def leased_mailbox(self, lease_id: str) -> Mailbox:
         """By the index of lease ids."""
@@ -111,7 +108,15 @@ class MailGroups(Aggregate):
             raise lost
         return mailbox_of(row)
 
-    def settle_lease(self, mailbox_id: MailboxId, lease_id: str, *, ack: bool, delay: timedelta = timedelta(0)) -> bool:
+    def settle_lease(
+        self,
+        mailbox_id: MailboxId,
+        lease_id: str,
+        *,
+        ack: bool,
+        delay: timedelta = timedelta(0),
+        untried: bool = False,
+    ) -> bool:
         """Under the mailbox's lock."""
         if "\0" in lease_id:
             return False
@@ -134,6 +139,10 @@ class MailGroups(Aggregate):
             if ack:
                 connection.execute(delete(group_leases).where(*_this(row)))
                 drop_if_done(connection, mailbox_id, row.priority, row.seq)
+            elif untried:
+                free = {"attempts": row.attempts - 1, "lease_id": None, "holder": None, "until": None}
+                connection.execute(update(group_leases).where(*_this(row)).values(**free))
+                touch(connection, [mailbox_id])
             else:
                 give_back(transaction, mailbox, row, until=at + delay if delay else None)
                 touch(connection, [mailbox_id])
@@ -268,11 +277,15 @@ def _after(cursors: Mapping[int, Any], priorities: Sequence[Priority]) -> dict[P
 def _picks(
     connection: Connection, mailbox_id: str, group: str, after: Mapping[Priority, int], at: datetime, *, limit: int
 ) -> list[Pick]:
-    """What is free again, and what comes behind the cursors."""
+    """What is free again, and what comes behind the cursors. Of a group that was forgotten both may be the same."""
     arms: list[Select[Any]] = [_again(mailbox_id, group, priority, at, limit) for priority in after]
     for arm in fresh(mailbox_id, after, limit):
         arms.append(select(*arm.subquery().c, NEVER))
-    return [Pick(*row) for row in connection.execute(union_all(*arms))]
+    found: dict[str, Pick] = {}
+    for row in connection.execute(union_all(*arms)):
+        pick = Pick(*row)
+        found[pick.id] = max(pick, found.get(pick.id, pick), key=lambda each: each.attempts)
+    return list(found.values())
 
 
 def _again(mailbox_id: str, group: str, priority: Priority, at: datetime, limit: int) -> Select[Any]:

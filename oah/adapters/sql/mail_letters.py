@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import delete, insert, select, tuple_, update
 
 from oah.adapters.sql.aggregate import Transaction
 from oah.adapters.sql.columns import MICROSECOND
@@ -65,15 +65,20 @@ def bury_message(
 
 
 def lock_for_letters(transaction: Transaction, letters: Sequence[str]) -> None:
-    """The mailboxes that letters are from, in the order of their ids."""
+    """The mailboxes that letters are from, and those that have their addresses now, in the order of their ids."""
     connection = transaction.connection
-    theirs = select(dead_letters.c.payload).where(
+    theirs = select(dead_letters.c.workspace_id, dead_letters.c.payload).where(
         dead_letters.c.id.in_(letters),
         dead_letters.c.kind == LetterKind.MESSAGE.value,
         dead_letters.c.session_id.is_(None),
     )
-    payloads = [parsed(each) or {} for each in connection.execute(theirs).scalars()]
-    lock_mailboxes(connection, {each["mailbox_id"] for each in payloads if "mailbox_id" in each})
+    rows = [(row.workspace_id, parsed(row.payload) or {}) for row in connection.execute(theirs)]
+    ids = {about["mailbox_id"] for _, about in rows if "mailbox_id" in about}
+    names = sorted({(workspace, about["mailbox"]) for workspace, about in rows if "mailbox_id" in about})
+    if names:
+        now_there = select(mailboxes.c.id).where(tuple_(mailboxes.c.workspace_id, mailboxes.c.address).in_(names))
+        ids |= set(connection.execute(now_there).scalars())
+    lock_mailboxes(connection, ids)
 
 
 def post_again(transaction: Transaction, letter: DeadLetter) -> None:
@@ -89,12 +94,17 @@ def post_again(transaction: Transaction, letter: DeadLetter) -> None:
             hint="its payload says what to send",
         )
     same = mailbox.id == about["mailbox_id"]
-    there = connection.execute(select(messages.c.id).where(messages.c.id == letter.subject)).first()
+    there = connection.execute(select(messages.c.mailbox_id).where(messages.c.id == letter.subject)).scalar()
+    if there is not None and there != mailbox.id:  # with the old mailbox, which is dead, it would go
+        connection.execute(delete(messages).where(messages.c.id == letter.subject))
+        there = None
     if there is None:
         seq = int(about["seq"]) if same else mailbox.last_seq + 1
         connection.execute(insert(messages).values(**_row(letter, mailbox, seq, at)))
         counted: dict[str, Any] = {"messages": mailboxes.c.messages + 1, "last_seq": max(seq, mailbox.last_seq)}
         connection.execute(update(mailboxes).where(mailboxes.c.id == mailbox.id).values(**counted))
+    else:
+        connection.execute(update(messages).where(messages.c.id == letter.subject).values(expires_at=_end(letter, at)))
     if same:
         _free(transaction, letter, mailbox)
     touch(connection, [mailbox.id])
@@ -117,7 +127,6 @@ def _mailbox(transaction: Transaction, letter: DeadLetter) -> Mailbox | None:
 
 def _row(letter: DeadLetter, mailbox: Mailbox, seq: int, at: datetime) -> dict[str, Any]:
     about = letter.payload
-    life = about.get("life_us")
     return {
         "id": letter.subject,
         "mailbox_id": mailbox.id,
@@ -129,8 +138,14 @@ def _row(letter: DeadLetter, mailbox: Mailbox, seq: int, at: datetime) -> dict[s
         "key": about.get("key"),
         "tags": list(about.get("tags", ())),
         "sent_at": at,
-        "expires_at": None if life is None else at + timedelta(microseconds=life),
+        "expires_at": _end(letter, at),
     }
+
+
+def _end(letter: DeadLetter, at: datetime) -> datetime | None:
+    """It has its whole life once more, also where it lies there still, about to expire or expired just now."""
+    life = letter.payload.get("life_us")
+    return None if life is None else at + timedelta(microseconds=life)
 
 
 def _free(transaction: Transaction, letter: DeadLetter, mailbox: Mailbox) -> None:

@@ -58,9 +58,18 @@ class MailReads(Aggregate):
         priorities: Sequence[Priority] = tuple(Priority),
         most_bytes: int = MOST_BYTES,
     ) -> list[Message]:
-        """Chosen in one statement, fetched in a second: what is deleted between them is not there."""
+        """Chosen in one statement, fetched in a second. What is deleted or expires between them is not there; where
+        that was all, it is looked further: a reader takes nothing for the end, and sleeps."""
         if limit < 1:
             raise InvalidRequest("limit must be at least 1")
+        while True:
+            picks, found = self._once(mailbox_id, had, limit, priorities, most_bytes)
+            if found or not picks:
+                return found
+
+    def _once(
+        self, mailbox_id: MailboxId, had: Watermarks, limit: int, priorities: Sequence[Priority], most_bytes: int
+    ) -> tuple[list[Pick], list[Message]]:
         after = {priority: had.had.get(priority, 0) for priority in priorities}
         with self._database.read() as connection:
             self._database.by_index(connection)
@@ -71,7 +80,7 @@ class MailReads(Aggregate):
                 raise gone(mailbox_id)
             picks = weighed((row for row in rows if row.priority >= 0), limit=limit, most_bytes=most_bytes)
             found = fetch(connection, [pick.id for pick in picks])
-        return [found[pick.id] for pick in picks if pick.id in found]
+        return picks, [found[pick.id] for pick in picks if pick.id in found]
 
     def list_messages(
         self,

@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import Table, and_, delete, select, tuple_, update
 
+from oah.adapters.sql.agent_mail import senders_of
 from oah.adapters.sql.agent_messages import number_for_agent
 from oah.adapters.sql.aggregate import Aggregate, Transaction
 from oah.adapters.sql.mail_groups import give_back
@@ -79,6 +80,9 @@ class MailSweeps(Aggregate):
         if not rows:
             return
         sessions = {SessionId(row.session_id) for row in rows if row.session_id is not None}
+        if sessions:
+            with self._database.read() as connection:
+                sessions |= senders_of(connection, sorted(sessions))
         with self._transaction(sessions) as transaction:
             connection = transaction.connection
             self._database.by_index(connection)

@@ -190,7 +190,7 @@ def _tend(transaction: Transaction, session_id: SessionId, rules: Rules, done: _
     _end_wake(transaction, session_id, rules, done)
     session = session_now(transaction, session_id)
     before = session.unsettled
-    accepted = tend(transaction, session, done.told, pause=rules.pause)
+    accepted = tend(transaction, session, done.told, pause=rules.pause, repeated=True)
     done.dead += before - session_now(transaction, session_id).unsettled
     if accepted is not None:
         done.wakes.append(accepted)

@@ -8,6 +8,7 @@ nothing, so that a message which comes later makes another.
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -59,13 +60,13 @@ def session_now(transaction: Transaction, session_id: SessionId) -> Session:
     return session_of(row)
 
 
-def judged(transaction: Transaction, session: Session) -> Decision:
+def judged(transaction: Transaction, session: Session, *, repeated: bool = False) -> Decision:
     """What is to be done about the session's messages now. Of a wake that is under way nothing more need be known."""
     if session.state is SessionState.OPEN and session.wake_run_id is not None:
         live = select(runs.c.id).where(runs.c.id == session.wake_run_id, runs.c.status.in_(LIVE))
         if transaction.connection.execute(live).first() is not None:
             return NotNow(WhyNot.UNDER_WAY)
-    return decide(_view(transaction, session))
+    return decide(replace(_view(transaction, session), repeated=repeated))
 
 
 def _view(transaction: Transaction, session: Session) -> View:
@@ -109,10 +110,15 @@ def had_turns(connection: Connection, session_id: SessionId) -> bool:
 
 
 def wake_if_due(
-    transaction: Transaction, session: Session, *, pause: timedelta, run_class: RunClass = RunClass.INTERACTIVE
+    transaction: Transaction,
+    session: Session,
+    *,
+    pause: timedelta,
+    run_class: RunClass = RunClass.INTERACTIVE,
+    repeated: bool = False,
 ) -> tuple[Decision, Accepted | None]:
     """Make the wake that the rules ask for, if they do."""
-    decision = judged(transaction, session)
+    decision = judged(transaction, session, repeated=repeated)
     if not isinstance(decision, Wake):
         return decision, None
     return decision, make_wake(transaction, session, after=decision.after, pause=pause, run_class=run_class)

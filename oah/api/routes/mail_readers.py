@@ -158,7 +158,7 @@ def _settled(
 
 def _put_back(desk: ApiState, mailbox: Mailbox, taken: list[Leased]) -> None:
     for leased in taken:
-        desk.context.post.settle(mailbox.id, leased.lease_id, ack=False)
+        desk.context.post.settle(mailbox.id, leased.lease_id, ack=False, untried=True)
 
 
 async def _hung_up(request: Request) -> None:

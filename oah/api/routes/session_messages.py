@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Header
+from pydantic import Field
 from starlette.responses import Response
 
 from oah.api.auth import Caller, Principal, demand, needs, needs_mail
@@ -26,6 +27,7 @@ from oah.services.post import Outgoing
 
 router = APIRouter(prefix="/v1/sessions", tags=["messages"])
 
+LAST = 2**62
 IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key")]
 
 
@@ -43,7 +45,7 @@ class AgentMessageBody(Body):
 class AckBody(Body):
     """POST /sessions/{id}/messages/ack"""
 
-    up_to: int
+    up_to: int = Field(ge=0, le=LAST)
 
 
 @router.post("/{session_id}/messages", status_code=202, **needs_mail(Scope.RUN))

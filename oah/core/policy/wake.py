@@ -46,6 +46,8 @@ class View:
     resumable: bool = False
     """A new process can go on with it."""
     stopped: str | None = None
+    repeated: bool = False
+    """Nobody has sent anything just now: a wake before has not delivered what waits."""
     pause_left: timedelta = timedelta(0)
 
 
@@ -100,7 +102,8 @@ def decide(view: View) -> Decision:
     if view.run_next:
         return NotNow(WhyNot.RUN_NEXT)
     if view.alive:
-        return Wake()
+        # At once for who sends; again and again not: somebody may be typing to it, for as long as he likes.
+        return Wake(max(view.pause_left, timedelta(0)) if view.repeated else timedelta(0))
     if view.mode is WakeMode.LAZY:
         return NotNow(WhyNot.LAZY)
     return NotNow(WhyNot.STOPPED) if view.stopped else Wake(max(view.pause_left, timedelta(0)))
