@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -347,6 +348,29 @@ def test_a_question_takes_free_text_and_an_unknown_dialog_asks_too(desk: Bench, 
     assert "nobody has ever asked" in asked.question.text
     result = inky.resume("y")
     assert (result.status, result.output.splitlines()) == (DONE, ["answered dark blue", "answered y"])
+
+
+def test_a_person_who_never_stops_typing_does_not_keep_the_answer_waiting(
+    desk: Bench, path: Path, pool: ThreadPoolExecutor
+) -> None:
+    inky = Inky(desk, path)
+    assert inky.turn("[[permission]]").status is WAITING
+    live, over = inky.agent.live, threading.Event()
+    assert live is not None
+
+    def type_on() -> None:
+        while not over.wait(0.1):
+            live.type(b"\x00", timedelta(seconds=5))
+
+    typing = pool.submit(type_on)
+    eventually(lambda: inky.agent.running.terminal.pressed_at > 0, within=10, what="the first key")
+    going_on = pool.submit(inky.resume, "1")
+    try:
+        eventually(lambda: any(each.get("dialog") for each in inky.submits), within=10, what="the answer is typed")
+    finally:
+        over.set()
+    typing.result(timeout=10)
+    assert going_on.result(timeout=20).output == "answered 1"
 
 
 def test_a_policy_answers_without_a_wait(desk: Bench, path: Path) -> None:

@@ -263,17 +263,15 @@ class Course:
         """Type the answer to the question, unless somebody has given it at the terminal. Raises AgentError."""
         question = self.question
         typed = self._typing(question, text) if question is not None else None
-        self._see_keys()
-        if typed is not None and self.asks():
-            self._type(typed)
-        else:
+        if typed is None or not self._type(typed):
             self.goes_on()
 
     def asks(self) -> bool:
         """Whether the question still stands. Any thread, while nobody drives the turn."""
-        if self.question is None or self.screen.model.changes == self._asked_at:
-            return True
-        return stands(self._dialog, self.screen.read())
+        return self.question is None or self._still_asks()
+
+    def _still_asks(self) -> bool:
+        return self.screen.model.changes == self._asked_at or stands(self._dialog, self.screen.read())
 
     def goes_on(self) -> None:
         """Somebody has answered at the terminal: what comes of that is a part of the turn."""
@@ -282,8 +280,13 @@ class Course:
     def _typing(self, question: Question, text: str) -> Typing | None:
         return typing(question, text, self.screen.rules.keys, self.screen.rules.injection)
 
-    def _type(self, typed: Typing) -> None:
+    def _type(self, typed: Typing) -> bool:
+        """False: the question has gone, somebody was faster. Whoever types at the terminal meanwhile waits, so that no
+        key of theirs comes between the look and the answer, nor keeps it waiting for ever."""
         with self.screen.terminal.typing:
+            self._see_keys()
+            if not self._still_asks():
+                return False
             if typed.text:
                 self.screen.press(typed.text)
                 self.screen.pump(_KEY_PAUSE)
@@ -291,6 +294,7 @@ class Course:
                 self.screen.press(typed.key)
         self._state = turn.replied(self._state, self._dialog, time.monotonic())
         self.screen.pump(_KEY_PAUSE)
+        return True
 
     # -- what others say --------------------------------------------------------------------------------------------
 
