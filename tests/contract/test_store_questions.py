@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from oah.adapters.sql import steps
 from oah.core.model.ids import ClaimToken, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.question import Choice, DialogKind, Question, question_from
 from oah.core.model.run import RunStatus, StopReason
@@ -53,6 +54,12 @@ def test_a_question_parks_the_run_and_says_what_is_asked(clerk: Clerk) -> None:
     again = clerk.store.ask([asked(fence)])[0]
     assert (again.number, again.after.event_number) == (1, 0), "a repetition is found by its key"
     clerk.audit()
+
+
+def test_a_run_that_has_taken_all_its_steps_may_still_ask(clerk: Clerk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps.begin, "__kwdefaults__", {"most": 0})
+    _, reply = ask(clerk)
+    assert reply.after.applied and reply.number == 1
 
 
 @pytest.mark.parametrize("wrong", ["token", "attempt", "over"])

@@ -121,9 +121,9 @@ def _asked(transaction: Transaction, run: Run, asked: Asked) -> tuple[int, int]:
         return before.number, 0
     question = dict(asked.question)
     reason = cleaned(asked.reason)
-    step = begin(
-        transaction, run, NewStep(StepKind.WAIT, reason, data={"question": question, "key": asked.key}), asked.timeout
-    )
+    wait = NewStep(StepKind.WAIT, reason, data={"question": question, "key": asked.key})
+    # Without a limit: the steps before it may be the run's own doing, and those who ask are a worker's whole batch.
+    step = begin(transaction, run, wait, asked.timeout, most=None)
     turn_to(transaction, run, RunStatus.WAITING_TOOL)
     _park(transaction, asked.fence, parked=True)
     deadline = None if step.deadline_at is None else step.deadline_at.isoformat()
