@@ -12,7 +12,9 @@ from datetime import UTC, datetime
 from typing import TextIO
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_QUIET = ("httpx", "httpcore", "uvicorn.access", "asyncio", "rq.worker", "alembic")
+_QUIET = ("httpx", "httpcore", "uvicorn.access", "asyncio", "rq.worker", "alembic", "websockets")
+_DISCREET = ("uvicorn.error",)
+"""What these say of each connection are its headers, keys among them."""
 
 
 def configure(*, process: str = "oah", level: str = "info", form: str = "text", stream: TextIO | None = None) -> None:
@@ -30,6 +32,8 @@ def configure(*, process: str = "oah", level: str = "info", form: str = "text", 
     logging.captureWarnings(capture=True)
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    for name in _DISCREET:
+        logging.getLogger(name).setLevel(max(logging.INFO, root.level))
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

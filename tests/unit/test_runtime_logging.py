@@ -76,3 +76,10 @@ def test_levels(stream: io.StringIO) -> None:
         configure(process="api", form="xml", stream=stream)
     with pytest.raises(ValueError, match="Unknown level"):
         configure(process="api", level="loud", stream=stream)
+
+
+@pytest.mark.parametrize("name", ["websockets.client", "websockets.server", "uvicorn.error"])
+def test_headers_of_connections_are_not_logged_whatever_the_level(stream: io.StringIO, name: str) -> None:
+    configure(process="api", level="debug", stream=stream)
+    logging.getLogger(name).debug("> Authorization: Bearer secret")
+    assert stream.getvalue() == ""
