@@ -57,10 +57,7 @@ test-full: $(DEV_OK) ## The same with the large counts: thousands of runs, start
 agents: $(DEV_OK) ## Install the real agent programs that tests can drive (AGENTS="qwen pi" for some, quick for those of make test), below OAH_AGENTS_DIR
 	@$(VENV)/bin/python -m tests.support.real_agents $(AGENTS)
 
-test-test-full: $(DEV_OK) ## The same with the large counts: thousands of runs, starts and requeues, 200 MB floods (about twice as long)
-	@OAH_TEST_FULL=1 $(VENV)/bin/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
-
-agents: $(DEV_OK) ## Drive all of them through the queue, and terminals with all that is dear (AGENTS="qwen pi" for some)
+test-agents: $(DEV_OK) ## Drive all of them through the queue, and terminals with all that is dear (AGENTS="qwen pi" for some)
 	@OAH_TEST_AGENTS="$(or $(AGENTS),all)" OAH_TEST_FULL=1 $(VENV)/bin/python -m pytest tests/process/test_real_agents.py \
 	  tests/process/test_real_homes.py tests/process/test_terminal_leaks.py tests/process/test_terminal_scenarios.py tests/golden $(ARGS)
 
