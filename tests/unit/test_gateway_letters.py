@@ -6,7 +6,7 @@ from email.parser import BytesParser
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oah.core.model.ids import MailboxId, MessageId, WorkspaceId
@@ -168,6 +168,7 @@ def test_a_body_that_is_none(payload: bytes) -> None:
         bodies.read(payload)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(
     st.dictionaries(
         st.sampled_from(["group_name", "deliver", "from_time", "from_id", "config", "force_deliver"]),
