@@ -27,7 +27,7 @@ SECONDS: dict[str, int] = {
     "process/test_fleet_messages.py": 50,
     "process/test_real_homes.py": 40,
     "process/test_mailboxes_inside.py": 40,
-    "process/test_gateway_process.py": 40,
+    "process/test_gateway_losses.py": 40,
     "integration/test_api_mail_readers.py": 35,
     "integration/test_gateway_groups.py": 26,
     "integration/test_gateway_mail.py": 24,

@@ -123,7 +123,7 @@ def _asked(transaction: Transaction, run: Run, asked: Asked) -> tuple[int, int]:
     reason = cleaned(asked.reason)
     wait = NewStep(StepKind.WAIT, reason, data={"question": question, "key": asked.key})
     # Without a limit: the steps before it may be the run's own doing, and those who ask are a worker's whole batch.
-    step = begin(transaction, run, wait, asked.timeout, most=None)
+    step = begin(transaction, run, wait, asked.timeout, bounded=False)
     turn_to(transaction, run, RunStatus.WAITING_TOOL)
     _park(transaction, asked.fence, parked=True)
     deadline = None if step.deadline_at is None else step.deadline_at.isoformat()

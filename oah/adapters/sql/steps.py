@@ -211,13 +211,13 @@ def read_run(transaction: Transaction, run_id: RunId) -> Run:
 
 
 def begin(
-    transaction: Transaction, run: Run, step: NewStep, timeout: timedelta | None, *, most: int | None = MOST_STEPS
+    transaction: Transaction, run: Run, step: NewStep, timeout: timedelta | None, *, bounded: bool = True
 ) -> Step:
-    """Under the next number. Raises LimitReached; `most` None: never."""
+    """Under the next number. Raises LimitReached, when `bounded`."""
     last = select(func.coalesce(func.max(run_steps.c.number), 0)).where(run_steps.c.run_id == run.id)
     number = int(transaction.connection.execute(last).scalar_one()) + 1
-    if most is not None and number > most:
-        raise LimitReached(f"a run has at most {most} steps", code="too_many_steps")
+    if bounded and number > MOST_STEPS:
+        raise LimitReached(f"a run has at most {MOST_STEPS} steps", code="too_many_steps")
     transaction.connection.execute(
         insert(run_steps).values(
             run_id=run.id,
