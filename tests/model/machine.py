@@ -26,10 +26,9 @@ DUTIES = ("epoch", "sweep", "audit", "look_again", "reconcile", "relay", "promot
 
 
 class Protocol(RuleBasedStateMachine):
-    """Subclasses say where the stores are."""
+    """Subclasses say where the stores are: ``make``."""
 
-    def make(self) -> World:
-        raise NotImplementedError
+    make: Callable[[], World]
 
     @initialize()
     def begin(self) -> None:

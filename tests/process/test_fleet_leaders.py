@@ -101,22 +101,28 @@ def test_when_the_leader_dies_another_leads(arena: Arena) -> None:
 
 def test_two_that_both_believe_to_lead_recover_every_run_once(arena: Arena) -> None:
     """The lease is taken away from each again and again, so that both act: the compare-and-set decides."""
-    eventually(lambda: leader(arena), within=15, what="somebody leads")
+    seen: set[str | None] = set()
+
+    def take_away() -> bool:
+        """Also the wait: each look takes the lease away."""
+        seen.add(leader(arena))
+        arena.redis.client().delete(LEADER)
+        return seen >= {"controller", "controller-2"}
+
+    eventually(take_away, within=30, every=0.2, what="both are up, and lead by turns")
+    seen.clear()
     arena.only("worker-1")
     runs = [arena.submit(arena.session("shell"), first_long(30, "grandchild")) for _ in range(2)]
     for run in runs:
         arena.wait_lives(run)
     arena.only("worker-2")
     arena.fleet.kill("worker-1")
-    seen: set[str | None] = set()
 
-    def both() -> bool:
-        """Also the wait: each look takes the lease away."""
-        seen.add(leader(arena))
-        arena.redis.client().delete(LEADER)
+    def both_recover() -> bool:
+        take_away()
         return all(arena.run(run)["recovery_attempts"] for run in runs)
 
-    eventually(both, within=40, every=0.2, what="both runs are recovered")
+    eventually(both_recover, within=40, every=0.2, what="both runs are recovered")
     assert seen >= {"controller", "controller-2"}, seen
     rows = arena.wait_done(*runs, within=30)
     assert [(row["status"], row["attempt"], row["recovery_attempts"]) for row in rows] == [("completed", 2, 1)] * 2
