@@ -346,6 +346,21 @@ def test_steered_into_the_live_turn(mail: AgentMail) -> None:
     mail.audit()
 
 
+def test_what_was_said_into_a_turn_that_was_lost_comes_again_and_says_so(mail: AgentMail) -> None:
+    mail.resumable().clerk.submit(mail.session)
+    mail.start()
+    [sent] = mail.send("listen", mode=MessageMode.STEER)
+    [command] = mail.store.take_commands(sent.look)
+    mail.store.answer_command(command.id, Delivery.DELIVERED)
+    mail.clerk.recover(mail.clerk.owner(mail.session))  # the worker is gone, and with it the turn
+    _, again = mail.start()
+    message = mail.taken(again)
+    assert (message.payload, message.redelivered) == (b"listen", True)
+    mail.over(again, message)
+    assert mail.states() == ["acked"]
+    mail.audit()
+
+
 def test_what_came_too_late_for_the_turn_waits(mail: AgentMail) -> None:
     [early] = mail.send("nobody works", mode=MessageMode.STEER)
     assert early.look is None

@@ -20,7 +20,7 @@ from oah.adapters.sql.letters import bury
 from oah.adapters.sql.owners import ACTIVE, asked_for, seen_at_of
 from oah.adapters.sql.rows import RUN_COLUMNS, run_of
 from oah.adapters.sql.statements import Look
-from oah.adapters.sql.tables import dispatch_epochs, run_attempts, runs, session_owners, workers
+from oah.adapters.sql.tables import LOST, dispatch_epochs, run_attempts, runs, session_owners, workers
 from oah.core.model.event import EventType
 from oah.core.model.ids import EpochId, WorkerId
 from oah.core.model.run import RecoveryState, Run, RunStatus
@@ -28,8 +28,6 @@ from oah.errors import RequestError
 from oah.ports.store import AfterRun, RecoveryAction, RecoveryWrite
 
 log = logging.getLogger(__name__)
-LOST = "worker_lost"
-"""Outcome of an attempt whose owner went away, and the error code of a run that failed by it."""
 HISTORY = 10
 """Recoveries that a run's record tells one by one; the counts tell of all."""
 GONE = Look(waiting=None, held=False, holds={}, now_us=0, number=0)

@@ -46,6 +46,8 @@ MAIL = "unsettled > 0 OR wake_run_id IS NOT NULL"
 LIMITS_OF_ONE_ATTEMPT = tuple(each.value for each in StopReason if each.of_one_attempt)
 """Stop reasons that go with the attempt, and are nobody's wish about the run."""
 LIMIT_OF_ONE_ATTEMPT = "stop_reason IN (" + ", ".join(f"'{each}'" for each in LIMITS_OF_ONE_ATTEMPT) + ")"
+LOST = "worker_lost"
+"""Outcome of an attempt whose owner went away, and the error code of a run that failed by it."""
 OPEN_STEP = "ended_at IS NULL AND deadline_at IS NOT NULL"
 
 workspaces = Table(
