@@ -6,6 +6,7 @@ the eyes of other agents it can be sent to and nothing else.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import Path
@@ -64,11 +65,10 @@ def sender_of(caller: Principal) -> Sender:
 
 def permission(desk: ApiState, caller: Principal) -> Allowed:
     """Asked while somebody reads on and on."""
-    fence = caller.fence
-    if fence is None:
-        return always
-    store = desk.context.store
-    return until_over(lambda: store.active_fence(fence.run_id) == fence)
+    fence, store = caller.fence, desk.context.store
+    if fence is not None:
+        return until_over(lambda: store.active_fence(fence.run_id) == fence)
+    return always if caller.key is None else partial(desk.keyring.check, caller.digest)
 
 
 def most_readers(caller: Principal) -> int:

@@ -32,7 +32,7 @@ STALE = 1.0
 HASTE = 0.05
 """The same once something has happened meanwhile: not at once, or a busy mailbox would be read for each message."""
 ALLOWED = 5.0
-"""Seconds that a permission to read is believed: an agent's ends with its attempt."""
+"""Seconds that a permission to read is believed: a key may be revoked, an agent's ends with its attempt."""
 LOOK_ANYWAY = 60.0
 """Seconds after which a stream reads the store without having heard of anything."""
 LOOK_AGAIN = 5.0
@@ -204,7 +204,7 @@ class Receiving:
 
 
 def always() -> None:
-    """Who has an ordinary key may read until it hangs up."""
+    """Where no keys are asked for, everybody may read until it hangs up."""
 
 
 def until_over(still: Callable[[], bool]) -> Allowed:

@@ -8,8 +8,8 @@ typed to an agent.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from oah.core.model.ids import WorkspaceId
@@ -30,6 +30,8 @@ class Identity:
     by: str
     writes: bool = True
     sessions: bool = True
+    secret: str = field(default="", repr=False)
+    """Of the API key that was shown, to ask again whether it still holds."""
 
     def reaches(self, address: str) -> bool:
         """Whether a mailbox is any of its business."""
@@ -70,7 +72,19 @@ class Access:
         key = keys.known(self._store, self._clock, secret)
         if not key.may(Scope.READ):
             raise Unauthorized("the key may not read")
-        return Identity(key.workspace_id or self._rules.workspace, f"key:{key.id}", writes=key.may(Scope.RUN))
+        workspace_id = key.workspace_id or self._rules.workspace
+        return Identity(workspace_id, f"key:{key.id}", writes=key.may(Scope.RUN), secret=secret)
+
+    def revoked(self, secrets: Iterable[str]) -> set[str]:
+        """Those of the keys that have been revoked or have expired since they were shown. Raises Unavailable."""
+        return {secret for secret in secrets if not self._holds(secret)}
+
+    def _holds(self, secret: str) -> bool:
+        try:
+            keys.known(self._store, self._clock, secret)
+        except Unauthorized:
+            return False
+        return True
 
 
 def _shown(options: Mapping[str, Any]) -> tuple[str, str, str]:

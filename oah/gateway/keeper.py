@@ -12,7 +12,7 @@ import logging
 
 from oah.errors import OahError
 from oah.gateway import frames
-from oah.gateway.commands import UNAUTHORIZED
+from oah.gateway.commands import REVOKED, UNAUTHORIZED
 from oah.gateway.connection import Connection
 from oah.gateway.hub import Hub
 from oah.gateway.mail import FETCHES
@@ -23,6 +23,8 @@ LOOK = 0.5
 """Seconds between two looks."""
 MOST_QUESTIONS = 2
 """PINGs without an answer; when the next one would be due the client is let go."""
+ASK_AGAIN = 5.0
+"""Seconds between two looks at the keys that clients have shown: one that is revoked holds that much longer."""
 CONNECT_WITHIN = 2.0
 """Seconds that a client may take to say who it is, where it has to."""
 
@@ -33,7 +35,7 @@ class Keeper:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._asked: dict[Connection, float] = {}
-        self._extended_at = hub.now()
+        self._extended_at = self._proven_at = hub.now()
         self._left: dict[str, float] = {}
 
     async def run(self) -> None:
@@ -44,6 +46,9 @@ class Keeper:
             if self._hub.now() - self._extended_at >= self._hub.rules.lease.total_seconds() / 3:
                 self._extended_at = self._hub.now()
                 await self.extend()
+            if self._hub.now() - self._proven_at >= ASK_AGAIN:
+                self._proven_at = self._hub.now()
+                await self.prove()
 
     def look(self) -> None:
         """At all connections."""
@@ -80,6 +85,21 @@ class Keeper:
             connection.moved = (connection.written - unsent, now)
             return False
         return now - since > self._hub.rules.write_deadline.total_seconds()
+
+    async def prove(self) -> None:
+        """Let those go whose key does not hold any more; while the store is away all stay."""
+        shown = {each: each.identity.secret for each in self._hub.connections if each.identity is not None}
+        secrets = set(filter(None, shown.values()))
+        if not secrets:
+            return
+        try:
+            revoked = await self._hub.mail.call(self._hub.access.revoked, secrets)
+        except OahError as error:
+            log.warning("keys cannot be looked at: %s", error, extra={"code": error.code})
+            return
+        for connection, secret in shown.items():
+            if secret in revoked:
+                connection.end("refused", REVOKED)
 
     async def extend(self) -> None:
         """Leases of members that were heard of; groups look again for what came back without a word."""

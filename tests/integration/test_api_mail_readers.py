@@ -162,7 +162,7 @@ def test_who_sends_elsewhere_is_heard_too(apis: Deployment) -> None:
     from oah.services.post import Post
 
     elsewhere = Post(apis.store, apis.broker, apis.ids, MailRules(), apis.context.telemetry)
-    from oah.services.post import Outgoing
+    from oah.ports.mailboxes import Outgoing
 
     def send(payload: bytes) -> None:
         elsewhere.send([Outgoing(workspace_id=mailbox["workspace_id"], address=mailbox["address"], payload=payload)])
@@ -408,6 +408,25 @@ def test_only_some_priorities_are_taken(client: Client, box: str, shared_api: De
 
 
 # --- the agent of a run ----------------------------------------------------------------------------------------------
+
+
+def test_a_stream_ends_with_its_key(shared_api: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oah.api.subscriptions.ALLOWED", 0.0)
+    monkeypatch.setattr("oah.api.auth.REMEMBERED_SECONDS", 0.0)
+    client = shared_api.client()
+    box = client.create_mailbox()["address"]
+    client.send_message(box, b"one")
+    made = client.create_key("short", workspace="default", scopes=["read"])
+    path, headers = f"/v1/mailboxes/{box}/subscribe", {"authorization": f"Bearer {made['secret']}"}
+    with (
+        shared_api.http(None) as http,
+        http.stream("GET", path, params={"keep_alive": 1}, headers=headers, timeout=10) as response,
+    ):
+        assert response.status_code == 200
+        lines = response.iter_lines()
+        assert "event: message" in [next(lines) for _ in range(6)]
+        client.revoke_key(made["id"])
+        assert list(lines).count(": keep-alive") < 3, "and then it has ended"
 
 
 def test_a_stream_of_an_agent_ends_with_its_attempt(shared_api: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:

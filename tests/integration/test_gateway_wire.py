@@ -353,6 +353,23 @@ def test_a_token_a_user_and_an_api_key(make_gateway: MakeGateway) -> None:
     foreigner.settle()
 
 
+def test_a_key_that_is_revoked_ends_its_connections_and_no_others(
+    make_gateway: MakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oah.gateway.keeper.ASK_AGAIN", 0.1)
+    gateway = make_gateway(strangers=False, token="t")
+    one, two = (
+        keys.create(gateway.store, gateway.ids, name=name, workspace_id=DEFAULT_WORKSPACE, scopes={Scope.RUN})
+        for name in ("one", "two")
+    )
+    gone, stays, plain = (gateway.line(auth_token=each) for each in (one.secret, two.secret, "t"))
+    keys.revoke(gateway.store, one.key.id)
+    assert gone.line() == b"-ERR 'User Authentication Revoked'"
+    assert gone.at_end()
+    for line in (stays, plain):
+        line.settle()
+
+
 def test_who_has_not_said_who_it_is_can_do_nothing(make_gateway: MakeGateway) -> None:
     gateway = make_gateway(strangers=False, token="t")
     line = gateway.dial()
