@@ -14,11 +14,11 @@ from oah.adapters.redis.connect import open_broker
 from oah.adapters.system.clock import SystemClock
 from oah.core.model.ids import MailboxId
 from oah.core.model.workspace import DEFAULT_WORKSPACE
-from oah.ports.mailboxes import Head, Sent
+from oah.ports.mailboxes import Head, Outgoing, Sent
 from oah.ports.telemetry import NullTelemetry
 from oah.runtime.batches import Batches
 from oah.runtime.mail_watch import MailWatch
-from oah.services.post import MailRules, Outgoing, Post
+from oah.services.post import MailRules, Post
 
 PAYLOAD = b"x" * 200
 BOXES = 64

@@ -22,8 +22,7 @@ from oah.core.model.ids import WorkspaceId
 from oah.core.model.mailbox import SESSION_PREFIX
 from oah.core.model.message import MessageMode, Sender, priority_of
 from oah.errors import InvalidRequest
-from oah.ports.mailboxes import ForAgent
-from oah.services.post import Outgoing
+from oah.ports.mailboxes import ForAgent, Outgoing
 
 JSON = "application/json"
 OPTION = "oah-"

@@ -26,6 +26,7 @@ def mail_rules(settings: Settings) -> MailRules:
         session_messages=mail.session_messages,
         message_ttl=timedelta(seconds=mail.message_ttl_seconds),
         dedup_window=timedelta(seconds=mail.dedup_seconds),
+        wake_pause=timedelta(seconds=mail.wake_pause_seconds),
         lease=timedelta(seconds=mail.lease_seconds),
         max_attempts=mail.max_attempts,
     )

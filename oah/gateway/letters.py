@@ -10,7 +10,7 @@ from oah.errors import InvalidRequest
 from oah.gateway import headers
 from oah.gateway.commands import Publish
 from oah.gateway.subjects import Asked
-from oah.services.post import Outgoing
+from oah.ports.mailboxes import Outgoing
 
 LONGEST_SECONDS = 10**9
 

@@ -18,10 +18,10 @@ from oah.core.model.message import Message, Priority
 from oah.errors import OahError, RequestError
 from oah.gateway.subscription import Client
 from oah.ports.clock import Clock, Ids
-from oah.ports.mailboxes import Head, Leased, MailboxStore, NewMailbox, Sent, Watermarks
+from oah.ports.mailboxes import Head, Leased, MailboxStore, NewMailbox, Outgoing, Sent, Watermarks
 from oah.ports.telemetry import Telemetry
 from oah.runtime.mail_watch import MailWatch
-from oah.services.post import Outgoing, Post
+from oah.services.post import Post
 
 log = logging.getLogger(__name__)
 

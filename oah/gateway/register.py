@@ -17,8 +17,7 @@ from oah.gateway import answers, bodies
 from oah.gateway.access import Identity
 from oah.gateway.mail import Mail
 from oah.gateway.subjects import Asked, Era
-from oah.ports.mailboxes import MOST_BYTES, Watermarks
-from oah.services.post import Outgoing
+from oah.ports.mailboxes import MOST_BYTES, Outgoing, Watermarks
 
 CARDS = "mq9.agents"
 REPORTS = "mq9.agents.reports"

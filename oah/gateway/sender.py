@@ -12,9 +12,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from oah.errors import InDoubt, OahError, RequestError, Unavailable
-from oah.ports.mailboxes import Sent
+from oah.ports.mailboxes import Outgoing, Sent
 from oah.ports.telemetry import Telemetry
-from oah.services.post import Outgoing
 
 log = logging.getLogger(__name__)
 

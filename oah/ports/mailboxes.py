@@ -57,15 +57,12 @@ class ForAgent:
     mode: MessageMode
     sender: Sender
     callback: str | None = None
-    wake_pause: timedelta = timedelta(seconds=5)
-    """Between two starts of the agent for its messages (``mail.wake_pause_seconds``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewMessage:
-    """A message to send. Of a dedup key the first message within ``dedup_window`` counts; the answer names it."""
+class Outgoing:
+    """A message to be sent, as its sender has it."""
 
-    id: MessageId
     workspace_id: WorkspaceId
     address: str
     payload: bytes
@@ -73,13 +70,22 @@ class NewMessage:
     headers: bytes = b""
     sender: str | None = None
     dedup_key: str | None = None
-    dedup_window: timedelta = timedelta(minutes=5)
     key: str | None = None
     tags: tuple[str, ...] = ()
     ttl: timedelta | None = None
     delay: timedelta | None = None
     for_agent: ForAgent | None = None
     """None: the defaults, where the mailbox is a session's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMessage(Outgoing):
+    """A message to store. Of a dedup key the first message within ``dedup_window`` counts; the answer names it."""
+
+    id: MessageId
+    dedup_window: timedelta = timedelta(minutes=5)
+    wake_pause: timedelta = timedelta(seconds=5)
+    """Between two starts of an agent for its messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

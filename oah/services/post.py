@@ -22,12 +22,12 @@ from oah.ports.mailboxes import (
     GONE,
     MOST_BYTES,
     Created,
-    ForAgent,
     Hint,
     Leased,
     MailboxStore,
     NewMailbox,
     NewMessage,
+    Outgoing,
     Sent,
     Watermarks,
 )
@@ -55,26 +55,10 @@ class MailRules:
     message_ttl: timedelta = timedelta(hours=1)
     """Of messages for agents."""
     dedup_window: timedelta = timedelta(minutes=5)
+    wake_pause: timedelta = timedelta(seconds=5)
+    """Between two starts of an agent for its messages."""
     lease: timedelta = timedelta(seconds=30)
     max_attempts: int = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
-    """A message to be sent: ``NewMessage`` without what the service gives it."""
-
-    workspace_id: WorkspaceId
-    address: str
-    payload: bytes
-    priority: Priority = Priority.NORMAL
-    headers: bytes = b""
-    sender: str | None = None
-    dedup_key: str | None = None
-    key: str | None = None
-    tags: tuple[str, ...] = ()
-    ttl: timedelta | None = None
-    delay: timedelta | None = None
-    for_agent: ForAgent | None = None
 
 
 Commit = Callable[[Sequence[NewMessage]], list[Sent | RequestError]]
@@ -204,7 +188,8 @@ class Post:
         ttl = self._message_ttl(letter)
         given = {each.name: getattr(letter, each.name) for each in fields(letter)}
         given |= {"ttl": ttl, "delay": letter.delay or None}
-        return NewMessage(id=MessageId(self._ids.new("msg")), dedup_window=rules.dedup_window, **given)
+        given |= {"dedup_window": rules.dedup_window, "wake_pause": rules.wake_pause}
+        return NewMessage(id=MessageId(self._ids.new("msg")), **given)
 
     def _message_ttl(self, letter: Outgoing) -> timedelta | None:
         if letter.ttl is None:

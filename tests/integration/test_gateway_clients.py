@@ -11,8 +11,8 @@ import pytest
 from nats.aio.client import Client
 
 from oah.core.model.workspace import DEFAULT_WORKSPACE, Scope
+from oah.ports.mailboxes import Outgoing
 from oah.services import keys
-from oah.services.post import Outgoing
 from tests.support import nats_clients
 from tests.support.gateway import Gateway, MakeGateway, subject
 

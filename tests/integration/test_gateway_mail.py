@@ -9,7 +9,8 @@ from itertools import pairwise
 import pytest
 
 from oah.core.model.message import Priority
-from oah.services.post import MailRules, Outgoing
+from oah.ports.mailboxes import Outgoing
+from oah.services.post import MailRules
 from tests.support.gateway import Gateway, Line, MakeGateway, subject
 from tests.support.waiting import eventually
 

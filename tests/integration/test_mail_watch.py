@@ -11,12 +11,12 @@ from oah.adapters.system.ids import SystemIds
 from oah.core.model.ids import MailboxId
 from oah.core.model.workspace import DEFAULT_WORKSPACE
 from oah.errors import InvalidRequest, PayloadTooLarge, RequestError, Unavailable
-from oah.ports.mailboxes import Head, Sent
+from oah.ports.mailboxes import Head, Outgoing, Sent
 from oah.ports.telemetry import NullTelemetry
 from oah.runtime.batches import Batches
 from oah.runtime.mail_watch import MailWatch
 from oah.services.mail_sweep import SweepMail
-from oah.services.post import MailRules, Outgoing, Post
+from oah.services.post import MailRules, Post
 from tests.support.broker_desk import Desk
 from tests.support.clock import StillClock
 from tests.support.mail_clerk import SECOND, MailClerk

@@ -59,7 +59,7 @@ class AgentMail:
     ) -> list[Sent | RequestError]:
         """Send in one batch."""
         more.setdefault("ttl", HOUR)
-        asked = ForAgent(mode=mode, sender=sender or Sender(by="key:k1"), callback=callback, wake_pause=timedelta(0))
+        asked = ForAgent(mode=mode, sender=sender or Sender(by="key:k1"), callback=callback)
         return self.store.send_messages(
             [
                 NewMessage(
@@ -68,6 +68,7 @@ class AgentMail:
                     address=self.session,
                     payload=text.encode(),
                     for_agent=asked,
+                    wake_pause=timedelta(0),
                     **more,
                 )
                 for text in texts

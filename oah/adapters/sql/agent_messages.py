@@ -20,7 +20,7 @@ from oah.adapters.sql.mail_endings import Told, add, again, change, fail, tell
 from oah.adapters.sql.mail_tables import agent_messages, messages
 from oah.adapters.sql.rows import parsed
 from oah.adapters.sql.statements import CommandRow
-from oah.adapters.sql.tables import sessions, worker_commands
+from oah.adapters.sql.tables import LOST, run_attempts, sessions, worker_commands
 from oah.adapters.sql.wakes import IN_HAND, make_run, new_id, session_now, waiting, wake_if_due
 from oah.core.model.delivery import Outcome
 from oah.core.model.event import EventType
@@ -36,6 +36,8 @@ from oah.ports.mailboxes import ForAgent, NewMessage
 from oah.ports.store import Accepted
 
 PAUSE = Rules().pause
+"""Between two wakes, where nobody is there who knows the deployment's rule: for what was delayed, redriven, or missed
+by the turn that it was for."""
 UNSETTLED = (MessageState.QUEUED.value, MessageState.DELIVERED.value)
 
 
@@ -80,7 +82,7 @@ def queue_for_agent(
     tell(transaction, row, EventType.MESSAGE_QUEUED, told_of=told_of, delayed=True if seq is None else None, **facts)
     if seq is None:
         return QueuedForAgent(told_of[session.id])
-    return _begin(transaction, session, row, message.payload.decode(), told_of, pause=asked.wake_pause)
+    return _begin(transaction, session, row, message.payload.decode(), told_of, pause=message.wake_pause)
 
 
 def _check(session: Session, mailbox: Mailbox, message: NewMessage, asked: ForAgent) -> None:
@@ -196,14 +198,14 @@ RUN_OVER = and_(agent_messages.c.run_id.is_not(None), ~IN_HAND)
 def give_back(transaction: Transaction, session_id: SessionId, *, told_of: Told) -> int:
     """What attempts that are over had in their hands; how many were delivered and are queued again.
 
-    What was said into a turn that ended is acknowledged by that end. A turn of its own that did not end, or a text that
-    nobody says any more, is given again.
+    What was said into a turn that ended is acknowledged by that end; one that was lost with its worker did not end. A
+    turn of its own that did not end, or a text that nobody says any more, is given again.
     """
     c, returned = agent_messages.c, 0
     mine = (c.session_id == session_id, c.state.in_(UNSETTLED), RUN_OVER, c.mode != MessageMode.RUN.value)
     for row in transaction.connection.execute(select(agent_messages).where(*mine).order_by(c.seq)).all():
         steered, delivered = row.mode == MessageMode.STEER.value, row.state == MessageState.DELIVERED.value
-        if steered and delivered:
+        if steered and delivered and not _lost(transaction, row):
             change(transaction, row, MessageState.ACKED, told_of=told_of, by="turn")
             continue
         values: dict[str, Any] = {"run_id": None, "attempt": 0}
@@ -215,6 +217,13 @@ def give_back(transaction: Transaction, session_id: SessionId, *, told_of: Told)
             values["redelivered"] = True  # a worker had it, and died before it said what came of it
         _set(transaction, row.message_id, **values)
     return returned
+
+
+def _lost(transaction: Transaction, row: Any) -> bool:
+    """Whether nobody can say how the attempt ended that had it."""
+    c = run_attempts.c
+    outcome = select(c.outcome).where(c.run_id == row.run_id, c.attempt == row.attempt)
+    return transaction.connection.execute(outcome).scalar() == LOST
 
 
 def _taken(transaction: Transaction, row: Any) -> bool:

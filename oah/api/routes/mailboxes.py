@@ -18,8 +18,8 @@ from oah.api.schemas import Body, Cursor, Limit, Number
 from oah.api.state import ApiState, Desk
 from oah.core.model.workspace import Scope
 from oah.errors import NotFound, RequestError
-from oah.ports.mailboxes import Sent
-from oah.services.post import LONGEST_WORD, Outgoing
+from oah.ports.mailboxes import Outgoing, Sent
+from oah.services.post import LONGEST_WORD
 
 router = APIRouter(prefix="/v1/mailboxes", tags=["mailboxes"])
 

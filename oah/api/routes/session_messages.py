@@ -20,10 +20,9 @@ from oah.core.model.message import AgentMessage, MessageMode, MessageState, prio
 from oah.core.model.session import Session
 from oah.core.model.workspace import Scope
 from oah.errors import InvalidRequest, NotFound, RequestError
-from oah.ports.mailboxes import ForAgent, Sent
+from oah.ports.mailboxes import ForAgent, Outgoing, Sent
 from oah.ports.messages import MessageFilter
 from oah.services import steer, wake
-from oah.services.post import Outgoing
 
 router = APIRouter(prefix="/v1/sessions", tags=["messages"])
 
