@@ -111,8 +111,10 @@ class Scene:
             return [str(row[0]) for row in history.execute("SELECT run_id FROM outcomes")]
 
     def worker_ids(self) -> dict[str, str]:
-        """Process name → id of its living incarnation, as the registry has it."""
-        return {worker["name"]: worker["id"] for worker in self.client.workers()}
+        """Process name → id of its living incarnation, as the registry has it; a predecessor may stand there, too."""
+        self.fleet.wait_workers()
+        living = [each for each in self.client.workers() if self.fleet.pids.get(each["name"]) == each["pid"]]
+        return {worker["name"]: worker["id"] for worker in living}
 
     @contextmanager
     def only(self, name: str) -> Iterator[None]:
