@@ -1,6 +1,9 @@
 """Fixtures are modules in tests/support; this file only lists them."""
 
 import os
+from collections.abc import Iterator
+
+import pytest
 
 from tests.support import nats_clients
 from tests.support.real_agents import settle, told
@@ -28,3 +31,12 @@ def pytest_configure() -> None:
 def pytest_report_header() -> list[str]:
     """Which real programs this run drives is said, not left to be found out."""
     return [told(), nats_clients.told()]
+
+
+@pytest.fixture(autouse=True)
+def own_umask() -> Iterator[None]:
+    """What a test assembles in this process may close itself off, as the product does; the next test shall not care."""
+    kept = os.umask(0o022)
+    os.umask(kept)
+    yield
+    os.umask(kept)

@@ -9,7 +9,7 @@ from rq import Queue, Worker
 
 from oah.adapters.redis.connect import open_client
 from oah.adapters.rq.queue import QUEUE, RqJobQueue, id_of
-from oah.adapters.rq.worker import Scheduler, TaskWorker
+from oah.adapters.rq.worker import LOCK_SECONDS, Scheduler, TaskWorker
 from oah.errors import Unavailable
 from oah.ports.broker import BrokerOptions
 from oah.ports.jobs import Handlers
@@ -145,3 +145,21 @@ def test_a_queue_that_is_away_is_unavailable() -> None:
     gone = RqJobQueue(open_client("unix:///nowhere/at/all", options=BrokerOptions()))
     with pytest.raises(Unavailable):
         gone.enqueue("job", "job_1")
+
+
+def test_the_lock_of_a_scheduler_that_was_killed_ends_soon(tasks: RqJobQueue) -> None:
+    """rq's own would outlive it by a minute."""
+    killed = Scheduler(tasks)
+    killed._pass()
+    killed._pass()  # a heartbeat: rq makes the lock long again
+    key = killed._scheduler.get_locking_key(QUEUE)
+    assert 0 < tasks.queue.connection.pttl(key) <= LOCK_SECONDS * 1_000
+    other = Scheduler(tasks)
+    other._pass()
+    assert not other._scheduler.acquired_locks
+    tasks.queue.connection.delete(key)
+    killed._pass()
+    assert tasks.queue.connection.pttl(key) <= LOCK_SECONDS * 1_000
+    killed._scheduler.stop()
+    other._pass()
+    assert other._scheduler.acquired_locks

@@ -170,8 +170,9 @@ def passable() -> Iterator[Path]:
 
 def test_git_works_as_the_user_of_agents(passable: Path) -> None:
     repo, work = passable / "repos" / "one", passable / "work"
-    repo.mkdir(parents=True)
-    work.mkdir()
+    for made in (repo.parent, repo, work):  # whatever umask the process has by now
+        made.mkdir()
+        made.chmod(0o755)
     git(repo, "init", "-q", "-b", "main")
     commit(repo, "first")
     for path in (repo, *repo.rglob("*")):

@@ -106,13 +106,40 @@ class Reminder(threading.Thread):
         self._worker.asked.set()
 
 
+LOCK_SECONDS = 5
+"""rq's own lock outlives a scheduler that was killed by a minute, in which nothing that is due would be queued. One
+that stands still for longer loses it; two that both believe to have it queue a task twice, of which one finds its row
+taken."""
+
+
+class _ShortLocks(RQScheduler):
+    """rq's scheduler, whose lock ends soon after it."""
+
+    def acquire_locks(self, auto_start: bool = False) -> set[str]:  # noqa: FBT001, FBT002  # rq's signature
+        """And let them end soon."""
+        library: Any = super()
+        found: set[str] = library.acquire_locks(auto_start)
+        self._shorten()
+        return found
+
+    def heartbeat(self) -> None:
+        """And let the locks end soon."""
+        library: Any = super()
+        library.heartbeat()
+        self._shorten()
+
+    def _shorten(self) -> None:
+        for name in self.acquired_locks:
+            self.connection.expire(self.get_locking_key(name), LOCK_SECONDS)
+
+
 class Scheduler(threading.Thread):
     """Queues what is due, while this process has rq's scheduler lock."""
 
     def __init__(self, tasks: RqJobQueue) -> None:
         super().__init__(name="jobs-scheduler", daemon=True)
         queue = tasks.queue
-        self._scheduler: Any = RQScheduler([queue.name], connection=queue.connection, serializer=queue.serializer)
+        self._scheduler: Any = _ShortLocks([queue.name], connection=queue.connection, serializer=queue.serializer)
         self._stopping = threading.Event()
 
     def run(self) -> None:
