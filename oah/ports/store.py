@@ -34,9 +34,11 @@ from oah.ports.figures import FigureStore
 from oah.ports.jobs import JobStore
 from oah.ports.mailboxes import MailboxStore
 from oah.ports.messages import MessageStore
+from oah.ports.pauses import PauseStore
 from oah.ports.questions import QuestionStore
 from oah.ports.requeue import RequeueStore
 from oah.ports.retention import RetentionStore
+from oah.ports.rollouts import RolloutStore
 from oah.ports.rows import (
     EXCERPT,
     Accepted,
@@ -67,6 +69,8 @@ from oah.ports.rows import (
     StoreCounts,
     SubmitLimits,
 )
+from oah.ports.scaling import ScalingStore
+from oah.ports.schedules import ScheduleStore
 from oah.ports.steps import StepStore
 from oah.ports.stops import Cancelled, CancelResult
 from oah.ports.traces import TraceStore
@@ -310,6 +314,10 @@ class Store(
     MailboxStore,
     MessageStore,
     TraceStore,
+    ScalingStore,
+    RolloutStore,
+    PauseStore,
+    ScheduleStore,
     Protocol,
 ):
     """Everything the store offers; one object per process, safe to use from many threads."""

@@ -29,13 +29,17 @@ from oah.adapters.sql.mailboxes import Mailboxes
 from oah.adapters.sql.measured import MeasuredDatabase
 from oah.adapters.sql.migrate import migrate, schema
 from oah.adapters.sql.owners import Owners
+from oah.adapters.sql.pauses import Pauses
 from oah.adapters.sql.postgres.database import PostgresDatabase
 from oah.adapters.sql.questions import Questions
 from oah.adapters.sql.queues import Queues
 from oah.adapters.sql.recoveries import Recoveries
 from oah.adapters.sql.requeues import Requeues
 from oah.adapters.sql.retention import Retention
+from oah.adapters.sql.rollouts import Rollouts
 from oah.adapters.sql.runs import Runs
+from oah.adapters.sql.scale_decisions import ScaleDecisions
+from oah.adapters.sql.schedules import Schedules
 from oah.adapters.sql.sessions import Sessions
 from oah.adapters.sql.sqlite.database import SqliteDatabase
 from oah.adapters.sql.submits import Submits
@@ -80,6 +84,10 @@ class SqlStore(
     AgentMail,
     MailTending,
     MailTrace,
+    ScaleDecisions,
+    Rollouts,
+    Pauses,
+    Schedules,
 ):
     """Everything the port asks for, over one database."""
 

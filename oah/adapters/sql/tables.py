@@ -64,6 +64,9 @@ workspaces = Table(
     # Which questions of agents a rule answers; null: none.
     Column("answers", Json),
     Column("worktree", Json),
+    # Runs that may be submitted per minute, and how many of them at once; null: any.
+    Column("runs_per_minute", Integer),
+    Column("runs_burst", Integer),
 )
 
 # How many runs of a workspace are queued, in parts: each process adds to a part of its own, so that a submit and a
@@ -178,6 +181,8 @@ runs = Table(
     # "prompt", or "wake": it gives the session's messages to its agent and has no text of its own. That one is enough
     # is a matter of sessions.wake_run_id: one that has looked for the last time may be queued again beside the next.
     Column("kind", Text, nullable=False, server_default="prompt"),
+    # Within its workspace: sessions whose first run has a higher one are taken first.
+    Column("priority", SmallInteger, nullable=False, server_default="0"),
 )
 Index("ux_runs_active", runs.c.session_id, unique=True, postgresql_where=text(ACTIVE), sqlite_where=text(ACTIVE))
 Index(

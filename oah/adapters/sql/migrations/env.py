@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from oah.adapters.sql import governance_tables, mail_tables  # noqa: F401 - their tables are part of the metadata
+from oah.adapters.sql import fleet_tables, governance_tables, mail_tables  # noqa: F401 - their tables are part of the metadata
 from oah.adapters.sql.tables import metadata
 
 context.configure(
