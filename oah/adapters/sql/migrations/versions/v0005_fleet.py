@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from oah.adapters.sql.columns import Moment
+from oah.adapters.sql.columns import Json, Moment
 
 revision = "0005"
 down_revision = "0004"
