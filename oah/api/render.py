@@ -276,7 +276,10 @@ def worker_document(worker: WorkerReport, *, sessions: bool) -> Document:
         "pool": worker.pool,
         "state": worker.state,
         "slots": worker.slots,
+        "slots_max": worker.capacity,
         "busy": worker.busy,
+        "weight": worker.taken,
+        "pressure": list(worker.pressure),
         "parked": worker.parked,
         "profiles": list(worker.profiles),
         "withdrawn": dict(worker.withdrawn),
@@ -287,6 +290,9 @@ def worker_document(worker: WorkerReport, *, sessions: bool) -> Document:
         "last_seen_at": moment(worker.last_seen_at),
         "cpu_percent": worker.cpu_percent,
         "rss_bytes": worker.rss_bytes,
+        "memory_ratio": worker.memory_ratio,
+        "load_ratio": worker.load_ratio,
+        "disk_ratio": worker.disk_ratio,
         "sessions": dict(worker.sessions) if sessions else None,
     }
 

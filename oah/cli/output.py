@@ -117,6 +117,19 @@ def span(seconds: float) -> str:
 Column = tuple[str, Callable[[Document], Any]]
 
 
+def slots_cell(worker: Document) -> str:
+    """Slots in use of those open, and how many it may open: ``3/4 of 8``; in brackets what its runs weigh."""
+    busy, slots, most = worker.get("busy") or 0, worker.get("slots") or 0, worker.get("slots_max") or 0
+    weight = worker.get("weight") or busy
+    taken = f"{busy}" if weight == busy else f"{busy} ({weight})"
+    return f"{taken}/{slots} of {most}" if most > slots else f"{taken}/{slots}"
+
+
+def pressure_cell(worker: Document) -> str:
+    """Which resources are under pressure."""
+    return ",".join(str(each) for each in worker.get("pressure") or ()) or "-"
+
+
 def field(name: str) -> Callable[[Document], Any]:
     """Reads one name of a document."""
     return lambda item: item.get(name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oah.cli.connection import Connection, pass_connection
-from oah.cli.output import STATUS_COLOURS, age, cell
+from oah.cli.output import STATUS_COLOURS, age, cell, pressure_cell, slots_cell
 from oah.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -77,14 +77,15 @@ def _workers(workers: list[dict[str, Any]]) -> RenderableType:
     from rich.table import Table
 
     table = Table(title="workers", title_justify="left")
-    for name in ("worker", "state", "busy", "parked", "cpu", "rss", "seen"):
+    for name in ("worker", "state", "busy", "pressure", "parked", "cpu", "rss", "seen"):
         table.add_column(name, no_wrap=True)
     for worker in workers:
         state = "draining" if worker.get("draining") else "cordoned" if worker.get("cordoned") else worker.get("state")
         table.add_row(
             cell(worker.get("name")),
             cell(state),
-            f"{worker.get('busy')}/{worker.get('slots')}",
+            slots_cell(worker),
+            pressure_cell(worker),
             cell(worker.get("parked")),
             f"{worker.get('cpu_percent') or 0:.0f}%",
             f"{(worker.get('rss_bytes') or 0) / 2**20:.0f}M",

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from oah.cli.connection import Connection, pass_connection
-from oah.cli.output import age, emit_json, field, json_option, listing, showing
+from oah.cli.output import age, emit_json, field, json_option, listing, pressure_cell, showing, slots_cell
 from oah.cli.processes import worker_run
 
 _COLUMNS = (
@@ -16,7 +16,8 @@ _COLUMNS = (
     ("PID", field("pid")),
     ("POOL", field("pool")),
     ("STATE", lambda item: "draining" if item.get("draining") else item.get("state")),
-    ("BUSY", lambda item: f"{item.get('busy')}/{item.get('slots')}"),
+    ("BUSY", slots_cell),
+    ("PRESSURE", pressure_cell),
     ("PARKED", field("parked")),
     ("CORDONED", field("cordoned")),
     ("CPU%", lambda item: f"{item.get('cpu_percent') or 0:.0f}"),

@@ -51,6 +51,12 @@ def report(worker: WorkerId = W1, **more: Any) -> WorkerReport:
         "cpu_percent": 12.5,
         "rss_bytes": 1024,
         "sessions": {"s1": "r1"},
+        "slots_max": 12,
+        "weight": 5,
+        "pressure": ("memory",),
+        "memory_ratio": 0.93,
+        "load_ratio": 1.5,
+        "disk_ratio": 0.4,
     }
     return WorkerReport(**(values | more))
 

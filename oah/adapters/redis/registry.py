@@ -94,6 +94,12 @@ def _encode(worker: WorkerReport) -> dict[str, Any]:
         "rss_bytes": worker.rss_bytes,
         "sessions": dict(worker.sessions),
         "withdrawn": dict(worker.withdrawn),
+        "slots_max": worker.slots_max,
+        "weight": worker.weight,
+        "pressure": list(worker.pressure),
+        "memory_ratio": worker.memory_ratio,
+        "load_ratio": worker.load_ratio,
+        "disk_ratio": worker.disk_ratio,
     }
 
 
@@ -120,4 +126,10 @@ def _decode(data: dict[str, Any], *, seen_ms: int) -> WorkerReport:
         sessions={str(key): str(value) for key, value in data.get("sessions", {}).items()},
         withdrawn={str(key): str(value) for key, value in data.get("withdrawn", {}).items()},
         last_seen_at=datetime.fromtimestamp(seen_ms / 1000, UTC),
+        slots_max=int(data.get("slots_max", 0)),
+        weight=int(data.get("weight", 0)),
+        pressure=tuple(str(each) for each in data.get("pressure", ())),
+        memory_ratio=float(data.get("memory_ratio", 0.0)),
+        load_ratio=float(data.get("load_ratio", 0.0)),
+        disk_ratio=float(data.get("disk_ratio", 0.0)),
     )

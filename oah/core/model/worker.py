@@ -50,6 +50,38 @@ class WorkerReport:
     withdrawn: Mapping[str, str] = field(default_factory=dict)
     """Profiles that it knows and does not serve → why: no program, or one that their rules were not made for."""
     last_seen_at: datetime | None = None
+    slots_max: int = 0
+    """As many slots as it may open. ``slots`` is how many are open now: between its minimum and this."""
+    weight: int = 0
+    """Slots that its runs take now, each by the weight of its profile."""
+    pressure: tuple[str, ...] = ()
+    """Which resources are under pressure (``memory``, ``load``, ``disk``): meanwhile it takes no new runs."""
+    memory_ratio: float = 0.0
+    """In use, of what this machine or its control group may; likewise the disk of its data directory."""
+    load_ratio: float = 0.0
+    """Runnable processes per core that it may use."""
+    disk_ratio: float = 0.0
+
+    @property
+    def capacity(self) -> int:
+        """What the fleet counts on: the maximum, which does not change while slots open and close. A worker of an
+        older version has a fixed number and reports that alone."""
+        return max(self.slots_max, self.slots)
+
+    @property
+    def taken(self) -> int:
+        """Slots in use."""
+        return max(self.weight, self.busy)
+
+    @property
+    def takes(self) -> bool:
+        """Whether it takes new runs now, should a slot be free."""
+        return not (self.cordoned or self.draining or self.pressure) and self.state is not WorkerState.STOPPING
+
+    @property
+    def free(self) -> int:
+        """Slots for new runs, those included that it would open first."""
+        return max(self.capacity - self.taken, 0) if self.takes else 0
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
