@@ -2,12 +2,18 @@
 
 A unit is what the caller scales: a slot, or a replica with `slots_per_unit` of them. The answer is a function of what
 is seen, of the size now and of the history that the answer before returned; nothing else is remembered.
+
+The signal is queued plus running work, never the backlog alone: a backlog of nothing with everybody busy is no reason
+to shrink. What is counted may be acted on when the registry is away, upwards; what is measured (waiting times against
+busy slots) may not, and nothing that is seen then makes a pool smaller. A size that proved too small by its waiting
+times is not tried again at the same load for `memory`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
 
@@ -64,6 +70,9 @@ class Rules:
     down_window: int = 3
     up_cooldown: timedelta = timedelta(seconds=1)
     down_cooldown: timedelta = timedelta(seconds=15)
+    memory: timedelta = timedelta(minutes=10)
+    """How long a size that waiting times proved too small keeps the pool from shrinking to a busy ratio that would
+    prove it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +82,13 @@ class History:
     above: int = 0
     """Samples in a row that suggested more."""
     below: int = 0
+    """Samples in a row that suggested fewer."""
+    lately: tuple[int, ...] = ()
+    """The suggestions of the last window of those: a shrink goes to the largest."""
     last_up: float | None = None
     last_change: float | None = None
+    strained: float | None = None
+    """When waiting times last made the pool grow beyond what counting alone suggests."""
     started: bool = False
 
 
@@ -88,3 +102,124 @@ class Decision:
     reason: Reason
     history: History
     pressures: Mapping[str, int] = field(default_factory=dict)
+
+
+MOST_MORE_BY_WAITING = 0.5
+"""Waiting times add at most this part of the size at once: they follow a change late, so a large answer overshoots."""
+
+
+def decide(signals: Signals, rules: Rules, *, current: int, history: History, now: float) -> Decision:
+    """The size that is wanted. `current`: what the target is asked for already, units on their way in included and
+    units on their way out (draining) not. `now`: seconds of the clock that `history` was written by."""
+    history = _anchored(history, now)
+    pressures = _pressures(signals, rules, current=current, history=history, now=now)
+    suggested = _bounded(max(pressures.values(), default=0), rules)
+    desired, reason, after = _damped(signals, rules, current, suggested, history, now)
+    if desired > current and suggested > _bounded(_counted(pressures), rules):
+        after = replace(after, strained=now)
+    return Decision(desired, suggested, reason, replace(after, started=True), pressures)
+
+
+def _bounded(units: int, rules: Rules) -> int:
+    return min(max(units, rules.minimum), rules.maximum)
+
+
+def _counted(pressures: Mapping[str, int]) -> int:
+    return max(units for name, units in pressures.items() if name not in ("ageing", "wait"))
+
+
+def _anchored(history: History, now: float) -> History:
+    """A clock that went back (another process's) holds nothing for longer than one cooldown."""
+
+    def at_most(moment: float | None) -> float | None:
+        return None if moment is None else min(moment, now)
+
+    return replace(
+        history,
+        last_up=at_most(history.last_up),
+        last_change=at_most(history.last_change),
+        strained=at_most(history.strained),
+    )
+
+
+def _pressures(signals: Signals, rules: Rules, *, current: int, history: History, now: float) -> dict[str, int]:
+    """Each reason for a size by its name, in units."""
+    demand = signals.ready + signals.running
+    units = {
+        "queue": math.ceil(signals.ready / rules.per_unit),
+        "saturation": math.ceil(demand / rules.per_unit),
+        "running": math.ceil(signals.running / rules.slots_per_unit),
+        "alive": 1 if demand or signals.waiting or signals.subagent_ready else 0,
+    }
+    if signals.subagent_ready > 0:
+        units["subagent"] = math.ceil((signals.running + rules.subagent_reserve) / rules.slots_per_unit)
+    if signals.sure and signals.ready > 0 and _busy_ratio(signals, rules) >= rules.busy_ratio:
+        units |= _waiting_times(signals, rules, current)
+    if not _over(history.strained, rules.memory, now) and rules.busy_ratio > 0:
+        roomy = math.ceil(signals.running / (rules.slots_per_unit * rules.busy_ratio))
+        units["memory"] = min(current, roomy)
+    return units
+
+
+def _waiting_times(signals: Signals, rules: Rules, current: int) -> dict[str, int]:
+    """Only while somebody waits now: the percentile alone is of the last minutes and outlives its cause."""
+    units = {}
+    if signals.oldest_wait >= rules.oldest_wait:
+        units["ageing"] = current + 1
+    target = rules.target_wait
+    if target and signals.wait_p95 is not None and signals.wait_p95 > target and signals.oldest_wait > target:
+        more = min(signals.wait_p95 / target - 1, MOST_MORE_BY_WAITING)
+        units["wait"] = current + max(1, math.ceil(current * more))
+    return units
+
+
+def _busy_ratio(signals: Signals, rules: Rules) -> float:
+    """Of all capacity that is there or on its way; 0 without any (counting alone says how much to begin with)."""
+    capacity = signals.slots + signals.starting * rules.slots_per_unit
+    return min(signals.running, signals.slots - signals.idle_slots) / capacity if capacity > 0 else 0.0
+
+
+def _over(since: float | None, duration: timedelta, now: float) -> bool:
+    return since is None or now - since >= duration.total_seconds()
+
+
+def _damped(
+    signals: Signals, rules: Rules, current: int, suggested: int, history: History, now: float
+) -> tuple[int, Reason, History]:
+    if current < rules.minimum:
+        return suggested, Reason.BOUNDS, _grown(history, now)
+    if suggested > current:
+        return _upwards(rules, current, suggested, history, now)
+    if suggested == current:
+        return current, Reason.STEADY, replace(history, above=0, below=0, lately=())
+    if not signals.sure:
+        return current, Reason.BLIND_HOLD, replace(history, above=0, below=0, lately=())
+    return _downwards(rules, current, suggested, history, now)
+
+
+def _upwards(rules: Rules, current: int, suggested: int, history: History, now: float) -> tuple[int, Reason, History]:
+    seen = replace(history, above=history.above + 1, below=0, lately=())
+    if not history.started:
+        return suggested, Reason.STARTUP, _grown(seen, now)
+    if seen.above < rules.up_window and current > 0:  # nobody is there to serve it: one sample is enough
+        return current, Reason.WINDOW_HOLD, seen
+    if not _over(history.last_up, rules.up_cooldown, now):
+        return current, Reason.COOLDOWN_HOLD, seen
+    return suggested, Reason.SCALE_UP, _grown(seen, now)
+
+
+def _grown(history: History, now: float) -> History:
+    return replace(history, above=0, below=0, lately=(), last_up=now, last_change=now)
+
+
+def _downwards(rules: Rules, current: int, suggested: int, history: History, now: float) -> tuple[int, Reason, History]:
+    lately = (*history.lately, suggested)[-max(1, rules.down_window) :]
+    seen = replace(history, above=0, below=history.below + 1, lately=lately)
+    shrunk = replace(seen, below=0, lately=(), last_change=now)
+    if current > rules.maximum:
+        return rules.maximum, Reason.BOUNDS, shrunk
+    if seen.below < rules.down_window:
+        return current, Reason.WINDOW_HOLD, seen
+    if not _over(history.last_change, rules.down_cooldown, now):
+        return current, Reason.COOLDOWN_HOLD, seen
+    return min(max(lately), current), Reason.SCALE_DOWN, shrunk
