@@ -1,0 +1,38 @@
+"""Settings: environment first, then ``oah.toml``, then the default.
+
+One nested section per adapter, process and policy. Top-level names that users meet most have short environment names
+(``OAH_DATABASE_URL``); sections nest with ``__`` (``OAH_WORKER__SLOTS``). Durations are seconds at this rim.
+"""
+
+from oah.settings.policies import (
+    HookSettings,
+    LimitSettings,
+    MailSettings,
+    RedisSettings,
+    RetentionSettings,
+    RetrySettings,
+    WebhookSettings,
+)
+from oah.settings.processes import ControllerSettings, GatewaySettings, JobsSettings, WorkerSettings
+from oah.settings.root import MEMORY_URL, AuthMode, HomeMode, RecoveryStrategy, Settings
+from oah.settings.section import Section
+
+__all__ = [
+    "AuthMode",
+    "ControllerSettings",
+    "GatewaySettings",
+    "HomeMode",
+    "HookSettings",
+    "JobsSettings",
+    "LimitSettings",
+    "MEMORY_URL",
+    "MailSettings",
+    "RecoveryStrategy",
+    "RedisSettings",
+    "RetentionSettings",
+    "RetrySettings",
+    "Section",
+    "Settings",
+    "WebhookSettings",
+    "WorkerSettings",
+]

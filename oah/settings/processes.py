@@ -1,0 +1,98 @@
+"""Sections of the programs: worker, controller, maintenance jobs, gateway."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+
+from oah.settings.section import Section
+
+
+class WorkerSettings(Section):
+    """A worker process (or an embedded worker)."""
+
+    name: str | None = None
+    """Default: the host name, ``-N`` for further ones on a host."""
+    pool: str = "default"
+    slots: int = Field(default=8, ge=1, le=512)
+    parked: int | None = Field(default=None, ge=0)
+    """Parked sessions; None means twice the slots."""
+    waiting: int | None = Field(default=None, ge=0)
+    """Runs that wait for an answer without a slot; beyond it each takes the place of a new run. None means eight times
+    the slots."""
+    wait_timeout_seconds: float = Field(default=86_400, gt=0)
+    """How long a question of an agent stands; a profile may say otherwise (``wait_timeout_seconds``)."""
+    warm_idle_seconds: float = Field(default=600, gt=0)
+    affinity_seconds: float = Field(default=2, ge=0)
+    drain_grace_seconds: float = Field(default=60, ge=0)
+    heartbeat_seconds: float = Field(default=5, gt=0)
+    host: str = "127.0.0.1"
+    port: int = Field(default=8789, ge=0, le=65535)
+    advertise: str | None = None
+    """Name or address under which API processes reach this worker's endpoint; None: ``host``, or the machine's own
+    address where that means all of them."""
+    profiles: tuple[str, ...] | None = None
+    """None: every profile that the package and ``agents.d`` know."""
+    check_profiles: Literal["version", "program", "off"] = "version"
+    """At the start, profiles are not served whose program is not on the PATH (``program``), or also whose program is of
+    a version that their rules were not made for (``version``)."""
+    path: str | None = None
+    """PATH of agents; None: the usual directories of a system. A session's environment may say otherwise."""
+    repositories: tuple[Path, ...] = ()
+    """Directories of which the git repositories may be given to sessions as worktrees; none: no worktrees."""
+    git_seconds: float = Field(default=120, gt=0)
+    """Longest that one call of git may take."""
+    agent_uid: int | None = None
+    agent_gid: int | None = None
+
+
+class ControllerSettings(Section):
+    """The controller, and the controller part of an API with embedded workers."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8788, ge=0, le=65535)
+    leader_lease_seconds: float = Field(default=15, gt=0)
+    leader_renew_seconds: float = Field(default=5, gt=0)
+    sweep_seconds: float = Field(default=1, gt=0)
+    audit_seconds: float = Field(default=15, gt=0)
+    reconcile_seconds: float = Field(default=10, gt=0)
+    tick_seconds: float = Field(default=1, gt=0)
+    relay_seconds: float = Field(default=1, gt=0)
+    relay_older_than_seconds: float = Field(default=2, ge=0)
+
+
+class JobsSettings(Section):
+    """Maintenance jobs, beside a controller or an API with embedded workers."""
+
+    processes: int = Field(default=1, ge=0, le=16)
+    """Child processes that perform them; 0: somebody else runs ``oah job run``. With ``memory://`` it is a thread."""
+
+
+class GatewaySettings(Section):
+    """The NATS protocol's front of the mailboxes."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=4222, ge=0, le=65_535)
+    """0: any free one."""
+    tls_certificate: str | None = None
+    """A PEM file; with it every client has to use TLS."""
+    tls_key: str | None = None
+    token: SecretStr | None = None
+    """Asked of every client; API keys are taken as tokens, too, and say which workspace."""
+    user: str | None = None
+    password: SecretStr | None = None
+    workspace: str = "default"
+    """Of clients that show no API key. Without a token and a user such clients are let in on a loopback address only;
+    they reach mailboxes, but none of a session."""
+    probe_port: int = Field(default=8222, ge=0, le=65_535)
+    """Of its health and metrics: where NATS servers have theirs. 0: any free one."""
+    max_connections: int = Field(default=10_000, ge=1)
+    max_subscriptions: int = Field(default=1_000, ge=1)
+    """Of one connection."""
+    max_pending_bytes: int = Field(default=67_108_864, ge=65_536)
+    """Waiting to be written to one client; beyond it the client is too slow and is let go."""
+    write_deadline_seconds: float = Field(default=10, gt=0)
+    ping_seconds: float = Field(default=120, gt=0)
+    """A client that has been silent so long is asked; after two questions without an answer it is let go."""
