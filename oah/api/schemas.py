@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import Path, Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
+from oah.core.model.drain import AtDeadline, Drain
 from oah.core.model.ids import KeyId, RunId, SessionId
 from oah.core.model.message import WakeMode
 from oah.core.model.run import OnBusy, OrderMode, RunClass
@@ -182,6 +183,20 @@ class CancelBody(Body):
         if self.force:
             return timedelta(0)
         return None if self.grace_seconds is None else timedelta(seconds=self.grace_seconds)
+
+
+class DrainBody(Body):
+    """POST /workers/{id}/drain and /pools/{pool}/drain; without a body as the worker's settings have it."""
+
+    deadline_seconds: Number | None = Field(default=None, ge=0, le=604_800)
+    then: AtDeadline | None = None
+    stay: bool = False
+
+    @property
+    def drain(self) -> Drain:
+        """What is wished."""
+        seconds = self.deadline_seconds
+        return Drain(None if seconds is None else timedelta(seconds=seconds), self.then, self.stay)
 
 
 class RunChanges(Body):

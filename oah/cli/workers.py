@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 import click
 
@@ -25,6 +27,32 @@ _COLUMNS = (
     ("SEEN", lambda item: age(item.get("last_seen_at"))),
     ("VERSION", field("version")),
 )
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _whom(command: _F) -> _F:
+    """Workers by id or name, or all of a pool."""
+    option = click.option("--pool", help="Every worker of this pool that is alive now.")
+    return option(click.argument("worker_ids", metavar="[WORKER]...", nargs=-1)(command))
+
+
+def drain_options(command: _F) -> _F:
+    """How long runs may go on, and what then."""
+    deadline = click.option(
+        "--deadline",
+        "deadline_seconds",
+        metavar="SECONDS",
+        type=click.FloatRange(0, 604_800),
+        help="How long runs may go on; as the worker's settings have it when left out.",
+    )
+    then = click.option(
+        "--then",
+        type=click.Choice(["wait", "requeue", "fail"]),
+        help="What becomes of runs at the deadline: go on, back to the head of their queue with nothing counted, fail.",
+    )
+    return deadline(then(command))
 
 
 @click.group()
@@ -53,34 +81,60 @@ def show(connection: Connection, /, worker_id: str, *, as_json: bool) -> None:
 
 
 @worker.command()
-@click.argument("worker_id", metavar="WORKER")
+@_whom
 @json_option
 @pass_connection
-def cordon(connection: Connection, /, worker_id: str, *, as_json: bool) -> None:
+def cordon(connection: Connection, /, worker_ids: tuple[str, ...], pool: str | None, *, as_json: bool) -> None:
     """Take no new runs."""
-    _report(connection.client.cordon(worker_id), worker_id, "cordon", as_json=as_json)
+    client = connection.client
+    _tell(worker_ids, pool, "cordon", client.cordon, client.cordon_pool, as_json=as_json)
 
 
 @worker.command()
-@click.argument("worker_id", metavar="WORKER")
+@_whom
 @json_option
 @pass_connection
-def uncordon(connection: Connection, /, worker_id: str, *, as_json: bool) -> None:
-    """Take runs again."""
-    _report(connection.client.uncordon(worker_id), worker_id, "uncordon", as_json=as_json)
+def uncordon(connection: Connection, /, worker_ids: tuple[str, ...], pool: str | None, *, as_json: bool) -> None:
+    """Take runs again; also ends a drain that has not ended the worker yet."""
+    client = connection.client
+    _tell(worker_ids, pool, "uncordon", client.uncordon, client.uncordon_pool, as_json=as_json)
 
 
 @worker.command()
-@click.argument("worker_id", metavar="WORKER")
+@_whom
+@drain_options
+@click.option("--stay", is_flag=True, help="Take nothing, and do not end.")
 @json_option
 @pass_connection
-def drain(connection: Connection, /, worker_id: str, *, as_json: bool) -> None:
-    """Finish current runs, then stop."""
-    _report(connection.client.drain(worker_id), worker_id, "drain", as_json=as_json)
+def drain(
+    connection: Connection, /, worker_ids: tuple[str, ...], pool: str | None, *, as_json: bool, **wish: Any
+) -> None:
+    """Finish current runs, then stop; of --pool all at once (one batch after the other: oah rollout restart)."""
+    client = connection.client
+    one, all_ = partial(client.drain, **wish), partial(client.drain_pool, **wish)
+    _tell(worker_ids, pool, "drain", one, all_, as_json=as_json)
 
 
-def _report(answer: Any, worker_id: str, verb: str, *, as_json: bool) -> None:
-    if as_json:
-        emit_json(answer)
+def _tell(
+    worker_ids: tuple[str, ...],
+    pool: str | None,
+    verb: str,
+    one: Callable[[str], Any],
+    whole: Callable[[str], Any],
+    *,
+    as_json: bool,
+) -> None:
+    """One answer each; several as a list."""
+    if bool(worker_ids) == (pool is not None):
+        raise click.UsageError("say which workers, or --pool POOL")
+    if pool is not None:
+        answers = [whole(pool)]
+        told = [str(each) for each in answers[0].get("workers", ())]
     else:
-        click.echo(f"{worker_id} {verb} asked for")
+        answers = [one(each) for each in worker_ids]
+        told = list(worker_ids)
+    if as_json:
+        emit_json(answers[0] if len(answers) == 1 else answers)
+        return
+    for each in told:
+        click.echo(f"{each} {verb} asked for")

@@ -9,7 +9,8 @@ Runs:       submit, submit_many, run, runs, wait, stream, cancel, requeue, note,
             attempts, recording
 Inside:     steps, send_input, begin_step, end_step, report_progress, begin_wait, resume_run
 Terminals:  screen, attach
-Fleet:      workers, worker, cordon, uncordon, drain, queue, recovery, diagnosis, controller, agents
+Fleet:      workers, worker, cordon, uncordon, drain, cordon_pool, uncordon_pool, drain_pool, queue, recovery,
+            diagnosis, controller, agents
 Tenancy:    workspaces, workspace, create_workspace, update_workspace, keys, create_key, revoke_key
 Webhooks:   create_webhook, webhooks, webhook, update_webhook, delete_webhook, test_webhook, webhook_deliveries,
             webhook_delivery, redeliver
@@ -38,6 +39,7 @@ import httpx
 
 from oah.client.agent_messages import AgentMessageCalls
 from oah.client.calls import given, moment, part, seconds
+from oah.client.governance import GovernanceCalls
 from oah.client.inside import InsideCalls
 from oah.client.jobs import JobCalls
 from oah.client.letters import LetterCalls
@@ -74,6 +76,7 @@ class Client(
     TerminalCalls,
     MailboxCalls,
     AgentMessageCalls,
+    GovernanceCalls,
 ):
     """A connection to one API. ``timeout`` (seconds) bounds each answer, ``retries`` how often a call is repeated."""
 
@@ -305,26 +308,6 @@ class Client(
         return self._api.call("GET", f"/v1/runs/{part(run_id)}/transcript", params=params).content
 
     # --- fleet ------------------------------------------------------------------------------------------------------
-
-    def workers(self) -> list[Json]:
-        """Workers that are alive by their own report."""
-        return self._list("/v1/workers", {})
-
-    def worker(self, worker_id: str) -> Json:
-        """One worker by id or name. Raises NotFound."""
-        return self._one("GET", f"/v1/workers/{part(worker_id)}")
-
-    def cordon(self, worker_id: str) -> Json:
-        """Take no new runs."""
-        return self._one("POST", f"/v1/workers/{part(worker_id)}/cordon")
-
-    def uncordon(self, worker_id: str) -> Json:
-        """Undo ``cordon``."""
-        return self._one("POST", f"/v1/workers/{part(worker_id)}/uncordon")
-
-    def drain(self, worker_id: str) -> Json:
-        """Finish current runs, then stop."""
-        return self._one("POST", f"/v1/workers/{part(worker_id)}/drain")
 
     def queue(self) -> Json:
         """The health snapshot of queue and fleet, camelCase."""

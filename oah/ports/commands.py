@@ -68,8 +68,10 @@ class Spoken:
 class CommandStore(Protocol):
     """Writing, taking and answering commands."""
 
-    def command_worker(self, worker_id: WorkerId, kind: CommandKind, *, by: str) -> None:
-        """Write a command (and an audit row)."""
+    def command_worker(
+        self, worker_id: WorkerId, kind: CommandKind, *, by: str, data: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write a command (and an audit row). ``data``: what it carries, see ``core.model.drain`` for a drain."""
         ...
 
     def command_run(

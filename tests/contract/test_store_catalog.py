@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from oah.core.model.drain import AtDeadline, Drain, drain_from
 from oah.core.model.ids import KeyId, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.run import RecoveryState, RunClass, RunStatus
@@ -305,12 +306,15 @@ def test_commands_are_handed_out_once_and_written_down(clerk: Clerk) -> None:
     worker = WorkerId("w.1")
     clerk.store.command_worker(worker, CommandKind.CORDON, by="operator")
     clerk.store.command_worker(worker, CommandKind.DRAIN, by="operator")
-    clerk.store.command_worker(WorkerId("w.2"), CommandKind.DRAIN, by="operator")
+    wish = Drain(timedelta(seconds=1.5), AtDeadline.FAIL, stay=True)
+    clerk.store.command_worker(WorkerId("w.2"), CommandKind.DRAIN, by="operator", data=wish.data())
     assert [(c.kind, c.by) for c in clerk.store.take_commands(worker)] == [
         (CommandKind.CORDON, "operator"),
         (CommandKind.DRAIN, "operator"),
     ]
     assert clerk.store.take_commands(worker) == []
+    [given] = clerk.store.take_commands(WorkerId("w.2"))
+    assert drain_from(given.data) == wish
     assert clerk.behind.query("SELECT actor, action, subject FROM audit ORDER BY id") == [
         ("operator", "worker.cordon", "w.1"),
         ("operator", "worker.drain", "w.1"),

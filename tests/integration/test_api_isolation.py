@@ -45,6 +45,8 @@ BODIES = {
     ("POST", "/v1/mailboxes/{address}/receive"): {"limit": 10},
     ("POST", "/v1/mailboxes/leases/extend"): {"holder": "ours"},
     ("POST", "/v1/mailboxes/leases/{lease_id}/nack"): {"delay_seconds": 0},
+    ("POST", "/v1/workers/{worker_id}/drain"): {"stay": True},
+    ("POST", "/v1/pools/{pool}/drain"): {"stay": True},
 }
 LACKS = {"run": "reader", "operate": "runner", "admin": "operator"}
 """Scope → a key of the same workspace that has it not. Every key may read."""
@@ -101,6 +103,7 @@ def ids(shared_api):
         "workspace": "default",
         "key": key,
         "worker_id": shared_api.report_worker().name,
+        "pool": "default",
         "job_id": ask_job(shared_api),
         "webhook_id": webhook,
         "delivery_id": delivery,
@@ -166,8 +169,8 @@ GUARDED = (
     # The first line that matches says the scope: what the description says of itself must be what was decided.
     (r"(POST|PATCH) /v1/workspaces", "admin"),
     (r"\w+ /v1/keys", "admin"),
-    (r"POST /v1/workers/", "admin"),
-    (r"GET /v1/(workers|queue|controller|jobs|audit)", "operate"),
+    (r"POST /v1/(workers|pools|rollouts)", "admin"),
+    (r"GET /v1/(workers|rollouts|queue|controller|jobs|audit)", "operate"),
     (r"POST /v1/(jobs/|runs/requeue)", "operate"),
     (r"PATCH /v1/runs/|POST /v1/runs/\{run_id\}/requeue", "operate"),
     (r"(POST|DELETE) /v1/dead-letters|\w+ /v1/webhooks", "operate"),

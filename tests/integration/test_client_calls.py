@@ -11,6 +11,7 @@ from oah.api.app import create_app
 from oah.api.server import Server
 from oah.client import Client
 from oah.client import transport as wire
+from oah.core.model.drain import AtDeadline, Drain, drain_from
 from oah.errors import (
     Backpressure,
     Broken,
@@ -72,9 +73,18 @@ def test_the_rest_of_the_methods(api):
     assert client.worker("w1")["slots"] == 8
     for method, kind in ((client.cordon, "cordon"), (client.uncordon, "uncordon"), (client.drain, "drain")):
         assert method("w1")["command"] == kind
+    for pool, kind in ((client.cordon_pool, "cordon"), (client.uncordon_pool, "uncordon")):
+        assert pool("default") == {"pool": "default", "workers": [client.worker("w1")["id"]], "command": kind}
+    with pytest.raises(NotFound):
+        client.drain_pool("nobody", then="wait")
+    client.drain("w1", deadline_seconds=2.5, then="fail", stay=True)
     commands = api.store.take_commands(client.worker("w1")["id"])
     assert [(one.kind, one.by.partition(":")[0]) for one in commands] == [
         ("cordon", "key"), ("uncordon", "key"), ("drain", "key"),
+        ("cordon", "key"), ("uncordon", "key"), ("drain", "key"),
+    ]  # fmt: skip
+    assert [drain_from(one.data) for one in commands if one.kind == "drain"] == [
+        Drain(), Drain(timedelta(seconds=2.5), AtDeadline.FAIL, stay=True),
     ]  # fmt: skip
     assert client.queue()["globalActiveWorkers"] == 1
     assert client.recovery()["counts"]["requeued"] == 1

@@ -348,6 +348,7 @@ def test_workers(call: Oah) -> None:
         "POST /v1/workers/w.1/drain": (202, {"id": "w.1"}),
         "POST /v1/workers/w.1/cordon": (202, {"id": "w.1"}),
         "POST /v1/workers/w.1/uncordon": (202, {"id": "w.1"}),
+        "POST /v1/pools/gpu/drain": (202, {"pool": "gpu", "workers": ["w.1", "w.2"], "command": "drain"}),
     }
     result, _ = call("worker", "list", routes=routes)
     assert "3/8" in result.stdout
@@ -356,6 +357,13 @@ def test_workers(call: Oah) -> None:
     for verb in ("drain", "cordon", "uncordon"):
         result, _ = call("worker", verb, "w.1", routes=routes)
         assert (result.exit_code, result.stdout) == (0, f"w.1 {verb} asked for\n")
+    wish = ("--deadline", "90", "--then", "wait", "--stay")
+    result, api = call("worker", "drain", "--pool", "gpu", *wish, routes=routes)
+    assert result.stdout == "w.1 drain asked for\nw.2 drain asked for\n"
+    assert api.body() == {"deadline_seconds": 90.0, "then": "wait", "stay": True}
+    for neither_or_both in ((), ("w.1", "--pool", "gpu")):
+        result, _ = call("worker", "cordon", *neither_or_both, routes=routes)
+        assert result.exit_code == 2 and "--pool POOL" in result.stderr
 
 
 @pytest.mark.parametrize(

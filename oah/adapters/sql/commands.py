@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Select, insert, select, update
+from sqlalchemy import Connection, Select, insert, select, update
 
 from oah.adapters.sql.agent_messages import steered
 from oah.adapters.sql.aggregate import Aggregate
@@ -21,16 +21,25 @@ from oah.ports.commands import CommandKind, Delivery, Spoken, WorkerCommand
 WITHDRAWN = {"delivery": Delivery.MISSED.value}
 
 
+def command(
+    connection: Connection, worker_id: WorkerId, kind: CommandKind, *, by: str, data: Mapping[str, Any] | None = None
+) -> None:
+    """Write a command and its audit row, in the transaction of what it follows from."""
+    values = {"worker_id": worker_id, "kind": kind.value, "given_by": by, "data": dict(data or {})}
+    connection.execute(insert(worker_commands).values(**values, at=now()))
+    record(connection, [entry(by, f"worker.{kind.value}", worker_id, data)])
+
+
 class Commands(Aggregate):
     """See ports.commands.CommandStore."""
 
-    def command_worker(self, worker_id: WorkerId, kind: CommandKind, *, by: str) -> None:
+    def command_worker(
+        self, worker_id: WorkerId, kind: CommandKind, *, by: str, data: Mapping[str, Any] | None = None
+    ) -> None:
         """Write a command, and who gave it."""
         require_sound(worker_id=worker_id, by=by)
         with self._database.write() as connection:
-            values = {"worker_id": worker_id, "kind": kind.value, "given_by": by, "at": now()}
-            connection.execute(insert(worker_commands).values(**values))
-            record(connection, [entry(by, f"worker.{kind.value}", worker_id)])
+            command(connection, worker_id, kind, by=by, data=data)
 
     def command_run(
         self,

@@ -10,8 +10,9 @@ from starlette.responses import Response
 
 from oah.api.auth import Caller, Principal, needs
 from oah.api.render import answer, page, queue_document, recovery_overview_document, seconds, worker_document
-from oah.api.schemas import Limit, Named
+from oah.api.schemas import DrainBody, Limit, Named
 from oah.api.state import ApiState, Desk
+from oah.core.model.drain import Drain
 from oah.core.model.workspace import Scope
 from oah.ports.commands import CommandKind
 from oah.services import commands, explain, inspect
@@ -32,9 +33,20 @@ def worker(worker_id: Named, desk: Desk, caller: Caller) -> Response:
     return answer(worker_document(commands.find(desk.context.broker, worker_id), sessions=caller.admin))
 
 
-def _command(desk: ApiState, caller: Principal, named: str, kind: CommandKind) -> Response:
-    report = commands.command(desk.context.store, desk.context.broker, named, kind, by=caller.by)
+def _command(
+    desk: ApiState, caller: Principal, named: str, kind: CommandKind, drain: Drain = commands.AS_SET
+) -> Response:
+    context = desk.context
+    report = commands.command(context.store, context.broker, named, kind, by=caller.by, drain=drain)
     return answer({"id": report.id, "name": report.name, "command": kind}, 202)
+
+
+def _command_pool(
+    desk: ApiState, caller: Principal, pool: str, kind: CommandKind, drain: Drain = commands.AS_SET
+) -> Response:
+    context = desk.context
+    reports = commands.command_pool(context.store, context.broker, pool, kind, by=caller.by, drain=drain)
+    return answer({"pool": pool, "workers": [report.id for report in reports], "command": kind}, 202)
 
 
 @router.post("/workers/{worker_id}/cordon", status_code=202, **needs(Scope.ADMIN))
@@ -50,9 +62,29 @@ def uncordon(worker_id: Named, desk: Desk, caller: Caller) -> Response:
 
 
 @router.post("/workers/{worker_id}/drain", status_code=202, **needs(Scope.ADMIN))
-def drain(worker_id: Named, desk: Desk, caller: Caller) -> Response:
-    """Finish current runs, then stop."""
-    return _command(desk, caller, worker_id, CommandKind.DRAIN)
+def drain(worker_id: Named, desk: Desk, caller: Caller, body: DrainBody | None = None) -> Response:
+    """Finish current runs, then stop. Runs that still run at the deadline may go on (`wait`), go back to the head of
+    their queue with nothing counted (`requeue`), or fail (`fail`). With `stay` the worker takes nothing and does not
+    end."""
+    return _command(desk, caller, worker_id, CommandKind.DRAIN, commands.AS_SET if body is None else body.drain)
+
+
+@router.post("/pools/{pool}/cordon", status_code=202, **needs(Scope.ADMIN))
+def cordon_pool(pool: Named, desk: Desk, caller: Caller) -> Response:
+    """Every worker of the pool that is alive now takes no new runs."""
+    return _command_pool(desk, caller, pool, CommandKind.CORDON)
+
+
+@router.post("/pools/{pool}/uncordon", status_code=202, **needs(Scope.ADMIN))
+def uncordon_pool(pool: Named, desk: Desk, caller: Caller) -> Response:
+    """Every worker of the pool takes new runs again."""
+    return _command_pool(desk, caller, pool, CommandKind.UNCORDON)
+
+
+@router.post("/pools/{pool}/drain", status_code=202, **needs(Scope.ADMIN))
+def drain_pool(pool: Named, desk: Desk, caller: Caller, body: DrainBody | None = None) -> Response:
+    """Every worker of the pool finishes its runs, then stops, all at once; one batch after the other: a rollout."""
+    return _command_pool(desk, caller, pool, CommandKind.DRAIN, commands.AS_SET if body is None else body.drain)
 
 
 @router.get("/queue", **needs(Scope.OPERATE))
