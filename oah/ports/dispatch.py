@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from oah.core.model.group import Group
 from oah.core.model.ids import ClaimToken, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
@@ -272,11 +273,19 @@ class TickReply:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceLimit:
-    """Weight in the ring and cap on sessions that hold a slot (None: no cap), as SQL has them."""
+    """Weight in the ring and cap on sessions that hold a slot (None: no cap, 0: paused), as SQL has them."""
 
     workspace_id: WorkspaceId
     weight: int = 1
     max_active: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCap:
+    """How many sessions of a group may hold a slot; 0: it is paused. A workspace's is part of its limit."""
+
+    group: Group
+    most: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,11 +315,16 @@ class LaneDepth:
     lane: Lane
     ready_class: ReadyClass
     sessions: int
+    capped: int = 0
+    """Of these, those of workspaces that have as many at work as they may."""
+    oldest: timedelta | None = None
+    """Age of the oldest that no cap keeps out."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """Ready sessions by lane and class, the age of the oldest, leases and entries waiting for a time."""
+    """Ready sessions by lane and class, the age of the oldest, leases and entries waiting for a time. Its cost is that
+    of the lanes and of the workspaces at their cap, whatever the backlog."""
 
     ready: tuple[LaneDepth, ...]
     oldest_ready: timedelta | None

@@ -23,8 +23,22 @@ class RecoveryFigures:
     newest_recovered_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class PoolRuns:
+    """Active runs of the sessions of one pool, whoever has them."""
+
+    running: int = 0
+    """Those that hold a slot."""
+    waiting: int = 0
+    """Those that wait for an answer, parked: an agent lives, no slot is held."""
+
+
 class FigureStore(Protocol):
     """Aggregates for people."""
+
+    def pool_runs(self) -> Mapping[str, PoolRuns]:
+        """By pool; pools without any are missing. Its cost is that of the active runs, whatever the backlog."""
+        ...
 
     def recovery_figures(self, workspace_id: WorkspaceId | None) -> RecoveryFigures:
         """Of a workspace, or of all; one pass over the runs that recovery ever met."""

@@ -24,6 +24,7 @@ from oah.services.claim import ClaimSessions
 from oah.services.host_bound import HostBound
 from oah.services.start import StartRuns
 from oah.worker.context import WorkerContext
+from oah.worker.recent import RecentWaits
 from oah.worker.slots import Slots
 from oah.worker.table import Table
 from oah.worker.waiting import Waiting
@@ -83,6 +84,7 @@ class Claimer:
         """Like a drain it ends new runs, and not those that waited and may go on."""
         self.tick_stale = False
         self.next_due: timedelta | None = None
+        self.waits = RecentWaits(context.clock)
         self.unsettled: Callable[[], int] = lambda: 0
         self.started: Callable[[Sequence[tuple[SessionId, int]]], None] = lambda hints: None
         """Told of the sessions of which a run was started, each with the number of that event."""
@@ -334,6 +336,7 @@ class Claimer:
         if run.started_at is not None:
             waited = max((run.started_at - run.queued_at).total_seconds(), 0.0)
             self._context.telemetry.observe("oah_run_wait_seconds", waited, class_=str(claim.ready_class))
+            self.waits.add(str(run.run_class), waited)
 
 
 def _kind(assignment: Assignment) -> str:

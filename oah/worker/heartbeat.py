@@ -7,6 +7,7 @@ from datetime import datetime
 
 from oah.core.model.worker import WorkerReport, WorkerState
 from oah.worker.context import WorkerContext
+from oah.worker.recent import LATELY, NOW, RecentWaits
 from oah.worker.work import Assignment
 
 
@@ -19,6 +20,7 @@ def beat(
     cordoned: bool,
     draining: bool,
     started_at: datetime,
+    waits: RecentWaits,
 ) -> None:
     """One report. Raises Unavailable."""
     figures, telemetry = context.figures(), context.telemetry
@@ -48,6 +50,8 @@ def beat(
         rss_bytes=figures.rss_bytes,
         sessions={a.fence.session_id: a.fence.run_id for a in working},
         withdrawn=context.withdrawn,
+        waits=waits.within(LATELY),
+        waits_now=waits.within(NOW),
     )
     serves = () if cordoned or draining else context.home_lanes
     context.broker.report(report, ttl=max(context.rules.heartbeat * 3, context.rules.lease), serves=serves)

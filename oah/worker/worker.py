@@ -160,6 +160,7 @@ class Worker(ThreadComponent):
             cordoned=self._cordoned,
             draining=self._draining,
             started_at=self._started_at,
+            waits=self._claimer.waits,
         )
 
     # --- life ---

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from oah.adapters.redis import keys
 from oah.adapters.redis.epochs import RedisEpochs
-from oah.adapters.redis.link import Link, Word
+from oah.adapters.redis.link import Call, Link
 from oah.adapters.redis.poison import RedisPoison
 from oah.adapters.redis.protocol import RedisDispatch
 from oah.adapters.redis.registry import RedisRegistry
+from oah.adapters.redis.rim import chunks, group_word
+from oah.adapters.redis.rim import maybe_from_ms, rows
 from oah.adapters.redis.signals import RedisSignals
-from oah.core.model.ids import SessionId, WorkspaceId
+from oah.core.model.group import Group
+from oah.core.model.ids import SessionId
 from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
 from oah.errors import InvalidRequest
@@ -46,35 +50,35 @@ class RedisBroker(RedisDispatch, RedisEpochs, RedisSignals, RedisRegistry, Redis
         RedisSignals.__init__(self, link)
 
     def figures(self) -> QueueFigures:
-        """Depths by lane and class: two round trips, whatever the backlog. What waits for a host is its lane's, too."""
-        lanes = [lane for name in self._ask([["SMEMBERS", keys.LANES.at()]])[0] if (lane := self._lane(name))]
-        pairs = [(lane, ready_class) for lane in sorted(lanes) for ready_class in ReadyClass]
-        commands: list[list[Word]] = [["TIME"], ["ZCARD", keys.LEASES.at()], ["ZCARD", keys.DUE.at()]]
-        commands += [["ZCARD", keys.HELD.at()]]
-        for lane, ready_class in pairs:
-            since = keys.SINCE.at(str(lane), ready_class.value)
-            commands += [["ZCARD", since], ["ZRANGE", since, 0, 0, "WITHSCORES"]]
-        time, leased, due, held, *rest = self._ask(commands)
-        oldest = None
-        depths: dict[tuple[Lane, ReadyClass], int] = {}
-        for (lane, ready_class), count, first in zip(pairs, rest[::2], rest[1::2], strict=True):
-            where = (Lane(lane.pool, lane.profile), ready_class)
-            depths[where] = depths.get(where, 0) + count
-            if first:
-                age = _seconds(time) - float(first[1]) / 1000
-                oldest = age if oldest is None else max(oldest, age)
+        """One round trip, whatever the backlog. What waits for a host is its lane's, too."""
+        leased, due, held, *words = self._link.run(None, [Call("figures")])[0][1:]
+        depths: dict[tuple[Lane, ReadyClass], LaneDepth] = {}
+        oldest: timedelta | None = None
+        for name, ready_class, count, capped, age, free in rows(words, 6):
+            lane = self._lane(name)
+            if lane is None:
+                continue
+            where = (Lane(lane.pool, lane.profile), ReadyClass(ready_class))
+            seen = depths.get(where, LaneDepth(*where, 0))
+            depths[where] = LaneDepth(
+                *where, seen.sessions + int(count), seen.capped + int(capped), _older(seen.oldest, maybe_from_ms(free))
+            )
+            oldest = _older(oldest, maybe_from_ms(age))
         return QueueFigures(
-            ready=tuple(LaneDepth(lane, ready_class, count) for (lane, ready_class), count in depths.items()),
-            oldest_ready=None if oldest is None else timedelta(seconds=max(oldest, 0.0)),
-            leased=leased,
-            due=due,
-            held=held,
+            ready=tuple(depths[where] for where in sorted(depths)),
+            oldest_ready=oldest,
+            leased=int(leased),
+            due=int(due),
+            held=int(held),
         )
 
-    def active(self, workspace_id: WorkspaceId) -> list[SessionId]:
-        """Members of the workspace's cap."""
-        members = self._ask([["SMEMBERS", keys.ACTIVE.at(workspace_id)]])[0]
-        return [SessionId(member.decode("utf-8", "surrogateescape")) for member in members]
+    def active(self, groups: Sequence[Group]) -> list[list[SessionId]]:
+        """Members of the groups' caps."""
+        found: list[list[SessionId]] = []
+        for chunk in chunks(groups):
+            for members in self._ask([["SMEMBERS", keys.ACTIVE.at(group_word(group))] for group in chunk]):
+                found.append([SessionId(member.decode("utf-8", "surrogateescape")) for member in members])
+        return found
 
     def now(self) -> float:
         """The server's clock, in seconds."""
@@ -93,12 +97,16 @@ class RedisBroker(RedisDispatch, RedisEpochs, RedisSignals, RedisRegistry, Redis
         self._link.close()
         RedisSignals.close(self)
 
-    def _lane(self, name: bytes) -> Lane | None:
+    def _lane(self, name: str) -> Lane | None:
         try:
-            return Lane.parse(name.decode())
-        except (UnicodeDecodeError, InvalidRequest):
-            self._link.set_aside(keys.LANES.at(), name)
+            return Lane.parse(name)
+        except InvalidRequest:
+            self._link.set_aside(keys.LANES.at(), name.encode("utf-8", "surrogateescape"))
             return None
+
+
+def _older(one: timedelta | None, other: timedelta | None) -> timedelta | None:
+    return max((each for each in (one, other) if each is not None), default=None)
 
 
 def _seconds(time: list[bytes]) -> float:

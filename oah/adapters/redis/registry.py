@@ -94,6 +94,8 @@ def _encode(worker: WorkerReport) -> dict[str, Any]:
         "rss_bytes": worker.rss_bytes,
         "sessions": dict(worker.sessions),
         "withdrawn": dict(worker.withdrawn),
+        "waits": {name: dict(buckets) for name, buckets in worker.waits.items()},
+        "waits_now": {name: dict(buckets) for name, buckets in worker.waits_now.items()},
         "slots_max": worker.slots_max,
         "weight": worker.weight,
         "pressure": list(worker.pressure),
@@ -125,6 +127,8 @@ def _decode(data: dict[str, Any], *, seen_ms: int) -> WorkerReport:
         rss_bytes=int(data.get("rss_bytes", 0)),
         sessions={str(key): str(value) for key, value in data.get("sessions", {}).items()},
         withdrawn={str(key): str(value) for key, value in data.get("withdrawn", {}).items()},
+        waits=_waits(data.get("waits", {})),
+        waits_now=_waits(data.get("waits_now", {})),
         last_seen_at=datetime.fromtimestamp(seen_ms / 1000, UTC),
         slots_max=int(data.get("slots_max", 0)),
         weight=int(data.get("weight", 0)),
@@ -133,3 +137,7 @@ def _decode(data: dict[str, Any], *, seen_ms: int) -> WorkerReport:
         load_ratio=float(data.get("load_ratio", 0.0)),
         disk_ratio=float(data.get("disk_ratio", 0.0)),
     )
+
+
+def _waits(data: Any) -> dict[str, dict[int, int]]:
+    return {str(name): {int(key): int(count) for key, count in buckets.items()} for name, buckets in data.items()}

@@ -14,7 +14,7 @@ from oah.adapters.sql.rows import required as moment
 from oah.adapters.sql.tables import RECOVERED, runs, session_owners, sessions, workspace_counters
 from oah.core.model.ids import WorkspaceId
 from oah.core.model.run import RecoveryState, RunStatus
-from oah.ports.figures import RecoveryFigures
+from oah.ports.figures import PoolRuns, RecoveryFigures
 from oah.ports.store import StoreCounts
 
 
@@ -61,6 +61,22 @@ class Counts(Aggregate):
                 ready_sessions=int(ready_sessions),
                 locked_sessions=_figure(connection, locked),
             )
+
+    def pool_runs(self) -> dict[str, PoolRuns]:
+        """By the index of active runs."""
+        statement = (
+            select(sessions.c.pool, runs.c.status, func.count())
+            .select_from(runs.join(sessions, sessions.c.id == runs.c.session_id))
+            .where(text("runs.status IN ('running', 'waiting_tool')"))
+            .group_by(sessions.c.pool, runs.c.status)
+        )
+        found: dict[str, Counter[RunStatus]] = {}
+        with self._database.read() as connection:
+            for pool, status, count in connection.execute(statement):
+                found.setdefault(pool, Counter())[RunStatus(status)] += int(count)
+        return {
+            pool: PoolRuns(counts[RunStatus.RUNNING], counts[RunStatus.WAITING_TOOL]) for pool, counts in found.items()
+        }
 
     def recovery_figures(self, workspace_id: WorkspaceId | None) -> RecoveryFigures:
         """By the index of the runs that recovery met: one group for each state and reason."""

@@ -49,6 +49,11 @@ class WorkerReport:
     """Session → run that it executes now (bounded by the slots)."""
     withdrawn: Mapping[str, str] = field(default_factory=dict)
     """Profiles that it knows and does not serve → why: no program, or one that their rules were not made for."""
+    waits: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """How long the runs that it started in the last five minutes had waited: class → bucket → how many
+    (`core/policy/quantiles.py`)."""
+    waits_now: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    """The same of the last minute."""
     last_seen_at: datetime | None = None
     slots_max: int = 0
     """As many slots as it may open. ``slots`` is how many are open now: between its minimum and this."""

@@ -1,0 +1,189 @@
+"""Signals: what scaling is decided by, of one pool or of all. Reads only.
+
+What waits is the broker's figure, what runs SQL's, what could run more the registry's. Their cost is that of lanes,
+active runs and workers, whatever the backlog. The load (ready + running) does not come from the registry: workers that
+stop reporting make a pool no smaller. A session counts once, however many runs wait in it: it can use one slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+from oah.core.model.epoch import EpochState
+from oah.core.model.ids import WorkerId
+from oah.core.model.run import ReadyClass
+from oah.core.model.worker import WorkerReport, WorkerState
+from oah.core.policy.quantiles import merged, quantile
+from oah.core.policy.scaling import Signals
+from oah.errors import Unavailable
+from oah.ports.broker import Broker
+from oah.ports.clock import Clock
+from oah.ports.dispatch import LaneDepth
+from oah.ports.figures import PoolRuns
+from oah.ports.store import Store
+
+MANY = 3
+"""One part in so many of the workers of a pool that vanish at once is a blip of the registry until it has lasted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolView:
+    """One pool at one moment. ``workers``: those that report and do not stop, by id."""
+
+    pool: str
+    signals: Signals
+    workers: tuple[WorkerReport, ...] = ()
+    capped: int = 0
+    """Ready sessions that more slots would not help: their workspaces have as many at work as they may. Not part of
+    the signals."""
+    doubts: tuple[str, ...] = ()
+    """Why the signals are not sure."""
+
+    @property
+    def load(self) -> int:
+        """Runs that need a slot, now: ready and running; at least 1 while an agent waits. What an autoscaler that
+        knows nothing else divides by the slots of a replica: zero means that nothing would be interrupted."""
+        signals = self.signals
+        return max(signals.ready + signals.running, 1 if signals.waiting else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Everything, read once."""
+
+    ready: Sequence[LaneDepth]
+    runs: Mapping[str, PoolRuns]
+    workers: Sequence[WorkerReport]
+    doubts: tuple[str, ...]
+
+    def pools(self) -> set[str]:
+        lanes = {depth.lane.pool for depth in self.ready if depth.sessions}
+        return lanes | set(self.runs) | {worker.pool for worker in self.workers}
+
+
+@dataclass(slots=True)
+class _Members:
+    """Who reported in a pool, and since when somebody does not any more, by this process's clock."""
+
+    known: dict[WorkerId, WorkerReport] = field(default_factory=dict)
+    missing: dict[WorkerId, float] = field(default_factory=dict)
+
+
+class PoolSignals:
+    """One object per leader, asked by one thread at a time: it remembers who was there. ``trust``: for how long what
+    has vanished (a worker, the filled queues of a new epoch) is not believed to be gone."""
+
+    def __init__(self, store: Store, broker: Broker, clock: Clock, *, trust: timedelta) -> None:
+        self._store = store
+        self._broker = broker
+        self._clock = clock
+        self._trust = trust
+        self._members: dict[str, _Members] = {}
+        self._last: dict[str, PoolView] = {}
+
+    def __call__(self, pool: str, *, starting: int = 0) -> Signals:
+        """Of a pool; unsure instead of raising Unavailable. ``starting``: what the caller knows to be on its way."""
+        return replace(self.view(pool).signals, starting=starting)
+
+    def view(self, pool: str) -> PoolView:
+        """The same with the workers. When a store is away: what was seen last, and unsure."""
+        try:
+            look = self._look()
+        except Unavailable as error:
+            seen = self._last.get(pool, PoolView(pool=pool, signals=Signals()))
+            return replace(seen, signals=replace(seen.signals, sure=False), doubts=(error.message,))
+        return self._judged(pool, look)
+
+    def views(self, also: Iterable[str] = ()) -> list[PoolView]:
+        """All pools in which anything waits, runs or serves, and those named, by name. Raises Unavailable."""
+        look = self._look()
+        return [self._judged(pool, look) for pool in sorted(look.pools() | set(also))]
+
+    def _look(self) -> _Look:
+        """SQL first: what starts meanwhile counts twice, what is ready cannot be missed."""
+        runs = self._store.pool_runs()
+        epoch = self._store.current_epoch()
+        figures = self._broker.figures()
+        seen = self._broker.view()
+        doubts = []
+        if seen.id != epoch or seen.state is not EpochState.OPEN:
+            doubts.append("the queues are being rebuilt")
+        elif seen.open_for is None or seen.open_for < self._trust:
+            doubts.append("the queues were rebuilt a moment ago")
+        return _Look(figures.ready, runs, self._broker.workers(), tuple(doubts))
+
+    def _judged(self, pool: str, look: _Look) -> PoolView:
+        workers = sorted((worker for worker in look.workers if worker.pool == pool), key=lambda worker: worker.id)
+        doubts = (*look.doubts, *self._vanished(pool, workers))
+        view = pool_view(
+            pool,
+            ready=[depth for depth in look.ready if depth.lane.pool == pool],
+            runs=look.runs.get(pool, PoolRuns()),
+            workers=[worker for worker in workers if worker.state is not WorkerState.STOPPING],
+            doubts=doubts,
+        )
+        self._last[pool] = view
+        return view
+
+    def _vanished(self, pool: str, workers: Sequence[WorkerReport]) -> tuple[str, ...]:
+        """Who went without a word, lately. One that comes back under its name has only been restarted."""
+        members, now = self._members.setdefault(pool, _Members()), self._clock.monotonic()
+        here = {worker.id: worker for worker in workers}
+        names = {(worker.host, worker.name) for worker in workers}
+        for worker_id, last in members.known.items():
+            if worker_id not in here and not last.draining and last.state is not WorkerState.STOPPING:
+                members.missing.setdefault(worker_id, now)
+        gone = [
+            worker_id
+            for worker_id, since in members.missing.items()
+            if worker_id in here
+            or now - since >= self._trust.total_seconds()
+            or _place(members.known[worker_id]) in names
+        ]
+        for worker_id in gone:
+            del members.missing[worker_id]
+        members.known = {**{each: members.known[each] for each in members.missing}, **here}
+        if len(members.missing) * MANY > len(members.known):
+            return (f"{len(members.missing)} of {len(members.known)} workers have stopped reporting",)
+        return ()
+
+
+def _place(worker: WorkerReport) -> tuple[str, str]:
+    return worker.host, worker.name
+
+
+def pool_view(
+    pool: str,
+    *,
+    ready: Sequence[LaneDepth],
+    runs: PoolRuns,
+    workers: Sequence[WorkerReport],
+    doubts: tuple[str, ...] = (),
+) -> PoolView:
+    """Add up. Slots are those of workers that take new runs."""
+    taking = [worker for worker in workers if not (worker.cordoned or worker.draining)]
+
+    def sessions(wanted: Callable[[LaneDepth], bool] = lambda depth: True) -> int:
+        return sum(depth.sessions - depth.capped for depth in ready if wanted(depth))
+
+    waits = merged(buckets for worker in workers for buckets in worker.waits_now.values())
+    signals = Signals(
+        ready=sessions(),
+        subagent_ready=sessions(lambda depth: depth.ready_class is ReadyClass.SUBAGENT),
+        running=runs.running,
+        waiting=runs.waiting,
+        slots=sum(worker.slots for worker in taking),
+        idle_slots=sum(max(0, worker.slots - worker.busy) for worker in taking),
+        oldest_wait=max((depth.oldest for depth in ready if depth.oldest is not None), default=timedelta(0)),
+        wait_p95=quantile(waits, 0.95),
+        sure=not doubts,
+    )
+    return PoolView(
+        pool=pool,
+        signals=signals,
+        workers=tuple(workers),
+        capped=sum(depth.capped for depth in ready),
+        doubts=doubts,
+    )
