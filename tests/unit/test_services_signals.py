@@ -1,0 +1,176 @@
+"""What scaling is told about a pool, and when it is told that it may be wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from oah.core.model.epoch import EpochState, EpochView
+from oah.core.model.ids import EpochId, WorkerId
+from oah.core.model.lane import Lane
+from oah.core.model.run import ReadyClass
+from oah.core.model.worker import WorkerReport, WorkerState
+from oah.core.policy.quantiles import bucket
+from oah.core.policy.scaling import Signals
+from oah.errors import Unavailable
+from oah.ports.dispatch import LaneDepth, QueueFigures
+from oah.ports.figures import PoolRuns
+from oah.services.signals import PoolSignals
+from tests.support.clock import StillClock
+from tests.support.worker_doubles import Scripted
+
+EPOCH = EpochId("e1")
+TRUST = timedelta(seconds=30)
+INTERACTIVE, SUBAGENT = ReadyClass.INTERACTIVE, ReadyClass.SUBAGENT
+
+
+def worker(name: str, pool: str = "p", nonce: str = "1", **more: Any) -> WorkerReport:
+    values: dict[str, Any] = {
+        "id": WorkerId(f"{name}.{nonce}"), "name": name, "host": "h", "pid": 1, "pool": pool, "profiles": ("shell",),
+        "state": WorkerState.IDLE, "slots": 4, "busy": 1, "parked": 0, "cordoned": False, "draining": False,
+        "version": "1", "started_at": datetime(2026, 1, 1, tzinfo=UTC),
+    }  # fmt: skip
+    return WorkerReport(**{**values, **more})
+
+
+class Scene:
+    """Stores that say what a test has put there."""
+
+    def __init__(self) -> None:
+        self.clock = StillClock()
+        self.workers = [worker("a"), worker("b"), worker("c", slots=2, cordoned=True), worker("other", pool="q")]
+        self.ready: list[LaneDepth] = []
+        self.runs = {"p": PoolRuns(3, 1), "q": PoolRuns(9)}
+        self.view = EpochView(EPOCH, EpochState.OPEN, None, None, 1, timedelta(hours=1))
+        self.store: Any = Scripted(pool_runs=[lambda: self.runs], current_epoch=[EPOCH])
+        self.broker: Any = Scripted(
+            figures=[lambda: QueueFigures(tuple(self.ready), None, 0, 0, 0)],
+            view=[lambda: self.view],
+            workers=[lambda: list(self.workers)],
+        )
+        self.signals = PoolSignals(self.store, self.broker, self.clock, trust=TRUST)
+
+    def depth(self, count: int, cls: ReadyClass = INTERACTIVE, pool: str = "p", **more: Any) -> None:
+        self.ready.append(LaneDepth(Lane(pool, "shell"), cls, count, **more))
+
+    def lose(self, *names: str) -> None:
+        self.workers = [each for each in self.workers if each.name not in names]
+
+
+def test_load_is_what_waits_and_what_runs_of_this_pool_alone() -> None:
+    scene = Scene()
+    scene.depth(5, oldest=timedelta(seconds=7))
+    scene.depth(2, SUBAGENT, oldest=timedelta(seconds=1))
+    scene.depth(100, pool="q")
+    found = scene.signals("p", starting=2)
+    assert found == Signals(
+        ready=7, subagent_ready=2, running=3, waiting=1, slots=8, idle_slots=6, starting=2,
+        oldest_wait=timedelta(seconds=7), sure=True,
+    )  # fmt: skip
+    assert scene.signals.view("p").load == 10
+    assert scene.signals("nowhere") == Signals()
+
+
+def test_what_a_cap_keeps_out_asks_for_no_slots() -> None:
+    scene = Scene()
+    scene.depth(50, capped=48, oldest=timedelta(seconds=2))
+    view = scene.signals.view("p")
+    assert (view.signals.ready, view.capped, view.load) == (2, 48, 5)
+
+
+def test_load_never_says_zero_while_an_agent_waits() -> None:
+    scene = Scene()
+    scene.runs = {"p": PoolRuns(0, 2)}
+    assert scene.signals.view("p").load == 1
+    scene.runs = {}
+    assert scene.signals.view("p").load == 0
+
+
+def test_waiting_times_are_those_of_all_workers_together() -> None:
+    scene = Scene()
+    slow, quick = {"interactive": {bucket(10): 5}}, {"interactive": {bucket(0.01): 90}, "subagent": {bucket(0.01): 5}}
+    scene.workers = [worker("a", waits_now=slow), worker("b", waits_now=quick), worker("q", "q", waits_now=slow)]
+    found = scene.signals("p").wait_p95
+    assert found is not None and found < timedelta(seconds=1)
+    scene.workers.append(worker("c", waits_now=slow))
+    found = scene.signals("p").wait_p95
+    assert found is not None and abs(found.total_seconds() - 10) < 0.6
+
+
+def test_a_registry_that_forgets_everybody_is_not_believed_until_it_lasts() -> None:
+    scene = Scene()
+    before = scene.signals("p")
+    scene.lose("a", "b")
+    blip = scene.signals("p")
+    assert not blip.sure
+    assert blip.running == before.running, "what runs is SQL's figure"
+    scene.clock.seconds += 29
+    assert not scene.signals("p").sure
+    scene.clock.seconds += 2
+    assert scene.signals("p").sure, "they are gone"
+    assert scene.signals("p").sure
+
+
+def test_they_come_back() -> None:
+    scene = Scene()
+    kept = list(scene.workers)
+    scene.signals("p")
+    scene.lose("a", "b", "c")
+    assert not scene.signals("p").sure
+    scene.workers = kept
+    assert scene.signals("p").sure
+
+
+def test_one_of_many_that_dies_stops_nothing_and_a_restarted_one_is_none() -> None:
+    scene = Scene()
+    scene.workers = [worker(f"w{n}") for n in range(6)]
+    scene.signals("p")
+    scene.lose("w0")
+    assert scene.signals("p").sure
+    scene.lose("w1", "w2")
+    assert not scene.signals("p").sure
+    scene.workers += [worker(f"w{n}", nonce="2") for n in range(2)]
+    assert scene.signals("p").sure, "two of the three have a successor"
+
+
+def test_who_was_told_to_go_is_not_missed() -> None:
+    scene = Scene()
+    scene.workers = [worker("a", draining=True), worker("b", state=WorkerState.STOPPING), worker("c")]
+    assert scene.signals("p").slots == 4
+    scene.lose("a", "b")
+    assert scene.signals("p").sure
+
+
+def test_queues_that_are_being_filled_again_are_not_believed() -> None:
+    scene = Scene()
+    for view in (
+        replace(scene.view, id=None, state=None),
+        replace(scene.view, id=EpochId("older")),
+        replace(scene.view, state=EpochState.REBUILDING),
+        replace(scene.view, open_for=timedelta(seconds=5)),
+    ):
+        scene.view = view
+        assert not scene.signals("p").sure, view
+
+
+def test_a_store_that_is_away_leaves_what_was_seen_and_no_certainty() -> None:
+    scene = Scene()
+    scene.depth(4)
+    before = scene.signals("p")
+    for answers in (scene.store.answers["pool_runs"], scene.broker.answers["workers"]):
+        kept = answers[0]
+        answers[0] = Unavailable("away")
+        assert scene.signals("p") == replace(before, sure=False)
+        assert scene.signals.view("p").doubts == ("away",)
+        assert scene.signals("unknown") == Signals(sure=False)
+        answers[0] = kept
+    assert scene.signals("p").sure
+
+
+def test_all_pools_in_one_look() -> None:
+    scene = Scene()
+    scene.depth(1, pool="unserved")
+    views = scene.signals.views(["kept"])
+    assert [view.pool for view in views] == ["kept", "p", "q", "unserved"]
+    assert scene.store.called("pool_runs") == 1
