@@ -62,8 +62,8 @@ def _tried(figure: Callable[[], float]) -> float | None:
 
 
 def _limited(groups: Path, membership: Path) -> Iterator[Callable[[], float]]:
-    """The group of this process and those around it, as far as their memory can be limited. In a container the path of the
-    group may not be there: its own group is then the top."""
+    """The group of this process and those around it. In a container the path of the group may not be there: its own
+    group is then the top."""
     version_2 = (groups, "memory.max", "memory.current", "inactive_file")
     version_1 = (groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
     for line in _text(membership).splitlines():
