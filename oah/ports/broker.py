@@ -15,7 +15,8 @@ from datetime import timedelta
 from typing import Protocol
 
 from oah.core.model.epoch import EpochView
-from oah.core.model.ids import ClaimToken, EpochId, MailboxId, RunId, SessionId, WorkerId, WorkspaceId
+from oah.core.model.group import Group
+from oah.core.model.ids import ClaimToken, EpochId, MailboxId, RunId, SessionId, WorkerId
 from oah.core.model.lane import Lane
 from oah.core.model.session import Place
 from oah.core.model.worker import WorkerReport
@@ -30,6 +31,7 @@ from oah.ports.dispatch import (
     Expired,
     Free,
     Freed,
+    GroupCap,
     Hear,
     Held,
     Hold,
@@ -67,6 +69,7 @@ __all__ = [
     "Expired",
     "Free",
     "Freed",
+    "GroupCap",
     "Hear",
     "Held",
     "Hold",
@@ -187,11 +190,15 @@ class Dispatch(Protocol):
         """Weights and caps of workspaces (set at start, on change, and by reconcile)."""
         ...
 
-    def active(self, workspace_id: WorkspaceId) -> list[SessionId]:
-        """The sessions that count against the cap of a workspace (reconcile)."""
+    def caps(self, epoch: EpochId, caps: Sequence[GroupCap]) -> None:
+        """All caps and pauses of profiles, of pools and of all together; what is not given has none any more."""
         ...
 
-    def drop_active(self, epoch: EpochId, workspace_id: WorkspaceId, sessions: Sequence[SessionId]) -> int:
+    def active(self, groups: Sequence[Group]) -> list[list[SessionId]]:
+        """The sessions that count against the caps of these (reconcile), in order."""
+        ...
+
+    def drop_active(self, epoch: EpochId, group: Group, sessions: Sequence[SessionId]) -> int:
         """Reconcile: these run nowhere in SQL. Those that nobody leases here either stop counting; how many did."""
         ...
 

@@ -1,17 +1,60 @@
-"""Caps: tell the broker weights and caps as SQL has them, and take out of the count what runs nowhere (HN18).
+"""Caps and pauses: tell the broker weights, caps and pauses as SQL has them, and take out of the count what runs
+nowhere (HN18).
 
-A session that is claimed but not yet started runs nowhere in SQL and counts rightly: only what is missing twice in a
-row goes, and the broker keeps what it has leased.
+A pause is a cap of none: the broker hands out no session of a paused group, what runs goes on. A session that is
+claimed but not yet started runs nowhere in SQL and counts rightly: only what is missing twice in a row goes, and the
+broker keeps what it has leased.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
-from oah.core.model.ids import EpochId, SessionId, WorkspaceId
-from oah.ports.broker import Broker, WorkspaceLimit
-from oah.ports.store import Store
+from oah.core.model.group import ALL, Group, GroupKind, of_workspace
+from oah.core.model.ids import EpochId, SessionId
+from oah.errors import LeaseError, Unavailable
+from oah.ports.broker import Broker, GroupCap, WorkspaceLimit
+from oah.ports.pauses import PauseStore
+from oah.ports.store import CatalogStore, Store
 from oah.ports.telemetry import Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class Governed:
+    """What the broker is told."""
+
+    workspaces: tuple[WorkspaceLimit, ...]
+    groups: tuple[GroupCap, ...]
+
+    @classmethod
+    def read(cls, catalog: CatalogStore, pauses: PauseStore) -> Governed:
+        """As SQL has it. Raises Unavailable."""
+        paused = {pause.group for pause in pauses.pauses()}
+        workspaces = tuple(
+            WorkspaceLimit(w.id, w.weight, 0 if of_workspace(w.id) in paused else w.max_active_runs)
+            for w in catalog.workspaces()
+        )
+        caps = {cap.group: cap.max_active_runs for cap in pauses.caps()}
+        caps |= {group: 0 for group in paused if group.kind is not GroupKind.WORKSPACE}
+        return cls(workspaces, tuple(GroupCap(group, most) for group, most in sorted(caps.items())))
+
+
+def tell(store: Store, broker: Broker, epoch: EpochId) -> Governed:
+    """All of it. Raises Unavailable, EpochMismatch."""
+    governed = Governed.read(store, store)
+    broker.limits(epoch, governed.workspaces)
+    broker.caps(epoch, governed.groups)
+    return governed
+
+
+def tell_now(store: Store, broker: Broker, epoch: EpochId | None) -> bool:
+    """After a change, best effort: what the broker was not told, reconcile tells it within seconds."""
+    if epoch is not None:
+        with contextlib.suppress(Unavailable, LeaseError):
+            tell(store, broker, epoch)
+            return True
+    return False
 
 
 @dataclass(slots=True)
@@ -21,24 +64,23 @@ class RecomputeCaps:
     store: Store
     broker: Broker
     telemetry: Telemetry
-    _missing: dict[WorkspaceId, frozenset[SessionId]] = field(default_factory=dict)
+    _missing: dict[Group, frozenset[SessionId]] = field(default_factory=dict)
 
     def __call__(self, epoch: EpochId) -> int:
         """How many sessions stopped counting."""
-        workspaces = self.store.workspaces()
-        self.broker.limits(epoch, [WorkspaceLimit(w.id, w.weight, w.max_active_runs) for w in workspaces])
-        dropped = 0
-        missing: dict[WorkspaceId, frozenset[SessionId]] = {}
-        for workspace in workspaces:
-            counted = self.broker.active(workspace.id)
-            if not counted:
-                continue
-            owned = {row.session_id for row in self.store.owners_of(counted)}
-            missing[workspace.id] = frozenset(counted) - owned
-            twice = missing[workspace.id] & self._missing.get(workspace.id, frozenset())
-            if twice:
-                dropped += self.broker.drop_active(epoch, workspace.id, sorted(twice))
+        governed = tell(self.store, self.broker, epoch)
+        groups = [ALL, *(of_workspace(w.workspace_id) for w in governed.workspaces)]
+        groups += [cap.group for cap in governed.groups if cap.group.kind is GroupKind.PROFILE]
+        counted = dict(zip(groups, self.broker.active(groups), strict=True))
+        everywhere = sorted({session for sessions in counted.values() for session in sessions})
+        owned = {row.session_id for row in self.store.owners_of(everywhere)} if everywhere else set()
+        missing = {group: frozenset(sessions) - owned for group, sessions in counted.items() if sessions}
+        dropped: set[SessionId] = set()
+        for group, sessions in missing.items():
+            twice = sessions & self._missing.get(group, frozenset())
+            if twice and self.broker.drop_active(epoch, group, sorted(twice)):
+                dropped |= twice
         self._missing = missing
         if dropped:
-            self.telemetry.count("oah_reconcile_repairs_total", dropped, repair="cap")
-        return dropped
+            self.telemetry.count("oah_reconcile_repairs_total", len(dropped), repair="cap")
+        return len(dropped)

@@ -1,8 +1,9 @@
 """Rehydrate: rebuild the broker's data from SQL under a new epoch (I9).
 
 While the shard is `rebuilding` nothing can be claimed: the leases of all owner rows and the holds come back first, so
-that no claim meets a session whose owner lives. Then it opens and the ready sets fill, oldest first. Nothing that runs
-is interrupted, nothing is wiped, and whoever dies midway is continued by the next leader: every step is repeatable.
+that no claim meets a session whose owner lives, and with them caps and pauses. Then it opens and the ready sets fill,
+oldest first. Nothing that runs is interrupted, nothing is wiped, and whoever dies midway is continued by the next
+leader: every step is repeatable.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from datetime import timedelta
 from oah.core.model.ids import EpochId, RunId, SessionId
 from oah.ports.broker import Hear
 from oah.ports.store import QueuedSession, Store
+from oah.services import caps
 from oah.services.decisions import Decisions
 from oah.services.place import Places
 
@@ -47,6 +49,7 @@ class Rehydrate:
         """All of it. Raises Unavailable and EpochMismatch: the next pass begins again."""
         owners = self._restore_owners(epoch, going_on)
         held, waiting, rest = self._hold(epoch, going_on)
+        caps.tell(self.store, self.places.broker, epoch)
         opened = going_on() and self.places.broker.open(epoch)
         ready = deferred = 0
         if opened:

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 
+from oah.core.model.group import of_workspace
 from oah.core.model.ids import ClaimToken, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
@@ -195,9 +196,12 @@ def test_tick_frees_a_cap_that_was_raised_behind_its_back(desk: Desk) -> None:
 def test_membership_is_repaired_only_where_nobody_leases(desk: Desk) -> None:
     desk.take("a")
     desk.client.sadd("oah:{0}:active:ws:ws", "ghost")
-    assert sorted(desk.broker.active(WS)) == ["a", "ghost"]
-    assert desk.broker.drop_active(desk.epoch, WS, [SessionId("a"), SessionId("ghost"), SessionId("none")]) == 1
-    assert desk.broker.active(WS) == ["a"]
+    assert sorted(desk.broker.active([of_workspace(WS)])[0]) == ["a", "ghost"]
+    assert (
+        desk.broker.drop_active(desk.epoch, of_workspace(WS), [SessionId("a"), SessionId("ghost"), SessionId("none")])
+        == 1
+    )
+    assert desk.broker.active([of_workspace(WS)])[0] == ["a"]
 
 
 def test_claim_tells_the_next_due_time_and_the_age_of_tick(desk: Desk) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from oah.core.model.epoch import SCHEMA, EpochState
+from oah.core.model.group import of_workspace
 from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId
 from oah.core.model.session import HoldReason, Place
 from oah.errors import EpochMismatch, Rebuilding
@@ -38,7 +39,7 @@ CALLS = {
     "popped": lambda desk: desk.broker.popped(desk.epoch, [SessionId("ready")]),
     "leases": lambda desk: desk.view(),
     "limits": lambda desk: desk.broker.limits(desk.epoch, [WorkspaceLimit(WS, 2, 3)]),
-    "drop_active": lambda desk: desk.broker.drop_active(desk.epoch, WS, [SessionId("ready")]),
+    "drop_active": lambda desk: desk.broker.drop_active(desk.epoch, of_workspace(WS), [SessionId("ready")]),
 }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from oah.core.model.group import of_workspace
 from oah.core.model.ids import EpochId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.session import HoldReason, Place
@@ -270,7 +271,7 @@ def test_reads_of_the_leader_and_of_people_survive_garbage(desk: Desk, name: str
     desk.client.set(key, "garbage")
     for _ in range(2):
         desk.broker.figures()
-        assert desk.broker.active(WorkspaceId("ws")) == []
+        assert desk.broker.active([of_workspace(WorkspaceId("ws"))])[0] == []
         desk.broker.poison()
     assert key in dict(desk.broker.poison())
     desk.ensure()

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from oah.core.model.group import of_workspace
 from oah.core.model.ids import RunId
 from oah.core.model.run import ReadyClass, RunStatus
 from oah.core.model.session import HoldReason, Place
@@ -237,9 +238,9 @@ def test_caps_count_what_runs_and_what_is_about_to(make_world: MakeWorld) -> Non
     caps = RecomputeCaps(world.store, world.broker, counted)
     epoch = world.leaders[0].epochs.refresh()
     workspace = world.store.run(next(iter(world.accepted)), None).workspace_id
-    assert len(world.broker.active(workspace)) == 2
+    assert len(world.broker.active([of_workspace(workspace)])[0]) == 2
     assert (caps(epoch), caps(epoch), caps(epoch)) == (0, 0, 0), "the broker leases them"
-    assert len(world.broker.active(workspace)) == 2
+    assert len(world.broker.active([of_workspace(workspace)])[0]) == 2
 
 
 def test_caps_forget_what_runs_nowhere_only_when_it_is_missing_twice(make_world: MakeWorld) -> None:
@@ -252,7 +253,7 @@ def test_caps_forget_what_runs_nowhere_only_when_it_is_missing_twice(make_world:
     epoch = world.leaders[0].epochs.refresh()
     assert caps(epoch) == 0
     assert caps(epoch) == 1
-    assert world.broker.active(workspace) == []
+    assert world.broker.active([of_workspace(workspace)])[0] == []
     assert counted.counts[("oah_reconcile_repairs_total", "cap")] == 1
 
 

@@ -125,8 +125,13 @@ def _called(client: Any, found: dict[str, dict[str, str]], parked: set[str]) -> 
 
 def _active(client: Any, found: dict[str, dict[str, str]], leased: set[str]) -> None:
     active = {
-        (key.decode().removeprefix(SHARD + "active:ws:"), member.decode())
-        for key in client.keys(SHARD + "active:ws:*")
+        (key.decode().removeprefix(SHARD + "active:"), member.decode())
+        for key in client.keys(SHARD + "active:*")
         for member in client.smembers(key)
     }
-    assert active == {(found[name]["ws"], name) for name in leased}, "active"
+    groups = {name: ("all", f"ws:{found[name]['ws']}", f"profile:{_profile(found[name])}") for name in leased}
+    assert active == {(group, name) for name, of in groups.items() for group in of}, "active"
+
+
+def _profile(fields: dict[str, str]) -> str:
+    return fields["lane"].partition("/")[2]

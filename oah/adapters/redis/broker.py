@@ -11,8 +11,7 @@ from oah.adapters.redis.link import Call, Link
 from oah.adapters.redis.poison import RedisPoison
 from oah.adapters.redis.protocol import RedisDispatch
 from oah.adapters.redis.registry import RedisRegistry
-from oah.adapters.redis.rim import chunks, group_word
-from oah.adapters.redis.rim import maybe_from_ms, rows
+from oah.adapters.redis.rim import chunks, group_word, maybe_from_ms, rows
 from oah.adapters.redis.signals import RedisSignals
 from oah.core.model.group import Group
 from oah.core.model.ids import SessionId

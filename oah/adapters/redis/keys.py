@@ -56,9 +56,16 @@ CLAIM = Key("claim", "claim:{wid}", "string", "the last request that took sessio
 DUE = Key("due", "due", "zset", "delayed runs → due time", "reconcile enqueues again")
 DUE_SESSION = Key("due_session", "due:session", "hash", "delayed run → its session", "reconcile enqueues again")
 HELD = Key("held", "held", "zset", "held sessions, also parked → until (inf: none by itself)", "reconcile holds again")
-ACTIVE = Key("active", "active:ws:{ws}", "set", "sessions of a workspace that hold a slot", "reconcile: drop_active")
-ACTIVE_PROFILE = Key("active_profile", "active:profile:{p}", "set", "the same by profile", "reconcile (not used yet)")
-WS = Key("ws", "ws:{ws}", "hash", "weight, cap, and where it left each ring", "reconcile: limits")
+ACTIVE = Key(
+    "active",
+    "active:{group}",
+    "set",
+    "sessions of a workspace, a profile or all that hold a slot",
+    "reconcile, restore",
+)
+CAPS = Key("caps", "caps", "hash", "all, profile:<name> or pool:<name> → cap (0: paused)", "reconcile: caps")
+FULL = Key("full", "full", "set", "lanes with ready sessions that were at one of these caps", "claim")
+WS = Key("ws", "ws:{ws}", "hash", "weight, cap (0: paused), and where it left each ring", "reconcile: limits")
 CAPPED = Key("capped", "capped", "set", "workspaces out of their rings because of a cap", "tick")
 CAPPED_RINGS = Key("capped_rings", "capped:{ws}", "set", "the rings that a capped workspace is out of", "tick")
 LANES = Key("lanes", "lanes", "set", "lanes that have ready sessions", "ensure; tick drops empty ones")

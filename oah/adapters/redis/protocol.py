@@ -15,13 +15,15 @@ from oah.adapters.redis.rim import (
     chunks,
     freed,
     from_ms,
+    group_word,
     maybe_from_ms,
     maybe_ms,
     placed,
     rows,
 )
 from oah.adapters.redis.scripts import Value
-from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId, WorkspaceId
+from oah.core.model.group import Group
+from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId
 from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
 from oah.core.model.session import Place
@@ -37,6 +39,7 @@ from oah.ports.broker import (
     Expired,
     Free,
     Freed,
+    GroupCap,
     Hear,
     Held,
     Hold,
@@ -213,8 +216,12 @@ class RedisDispatch:
     def limits(self, epoch: EpochId, workspaces: Sequence[WorkspaceLimit]) -> None:
         self._each(epoch, "limits", "limit", [(w.workspace_id, w.weight, w.max_active) for w in workspaces])
 
-    def drop_active(self, epoch: EpochId, workspace_id: WorkspaceId, sessions: Sequence[SessionId]) -> int:
-        calls = [Call("inactive", [workspace_id], {"session": [(s,) for s in chunk]}) for chunk in chunks(sessions)]
+    def caps(self, epoch: EpochId, caps: Sequence[GroupCap]) -> None:
+        self._run(epoch, [Call("caps", groups={"cap": [(group_word(c.group), c.most) for c in caps]})])
+
+    def drop_active(self, epoch: EpochId, group: Group, sessions: Sequence[SessionId]) -> int:
+        word = group_word(group)
+        calls = [Call("inactive", [word], {"session": [(s,) for s in chunk]}) for chunk in chunks(sessions)]
         return sum(int(word) for word in self._run(epoch, calls))
 
     def _each(self, epoch: EpochId, script: str, group: str, items: Items, *, quick: bool = False) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
+from oah.core.model.group import Group, GroupKind
 from oah.core.model.ids import WorkerId
 from oah.core.model.session import Place
 from oah.ports.broker import Freed, Placed
@@ -58,3 +59,9 @@ def freed(words: Sequence[str]) -> list[Freed]:
         Freed(None if state == "other" else Place(state), WorkerId(owner) if owner else None)
         for state, owner in rows(words, 2)
     ]
+
+
+def group_word(group: Group) -> str:
+    """A group as scripts name it."""
+    kind = "ws" if group.kind is GroupKind.WORKSPACE else group.kind.value
+    return f"{kind}:{group.name}" if group.name else kind

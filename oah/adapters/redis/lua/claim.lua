@@ -21,7 +21,7 @@ local function take_called(taken)
     if s.state ~= 'parked' or s.worker ~= worker then
       call('ZREM', key_called(worker), sid)
     elseif deadline and deadline > now() and (s.heard ~= 'suspect' or suspects > 0)
-      and (s.heard == 'resume' or not resumes_only and not at_cap(s.ws, cap_of(s.ws))) then
+      and (s.heard == 'resume' or not resumes_only and not at_cap(s.ws, cap_of(s.ws)) and not full(s.lane)) then
       if s.heard == 'suspect' then suspects = suspects - 1 end
       take_parked(s)
       taken[#taken + 1] = s

@@ -8,7 +8,7 @@
 
 local function park(s, class, until_in_ms, reasons)
   if s.state == 'leased' then
-    leave_slot(s.ws, s.id)
+    leave_slot(s)
     s.state, s.request = 'parked', nil
   end
   end_hold(s)

@@ -1,5 +1,5 @@
--- purpose: sessions that run nowhere in SQL and are leased by nobody stop counting against the cap of their workspace
--- args: ws
+-- purpose: sessions that run nowhere in SQL and are leased by nobody stop counting against a cap
+-- args: group
 -- each session: session
 -- repeatable: yes
 -- over maxmemory: yes
@@ -8,10 +8,7 @@
 
 local dropped = 0
 for session in each_session() do
-  local s = load_session(session)
-  if s.state ~= 'leased' and call('SISMEMBER', key_active(ws), session) == 1 then
-    leave_slot(ws, session)
-    dropped = dropped + 1
-  end
+  if load_session(session).state ~= 'leased' then dropped = dropped + leave_group(group, session) end
 end
+if dropped > 0 then wake_unfull() end
 return {'OK', number(dropped)}

@@ -8,6 +8,7 @@
 local function extend(s, life_ms)
   local deadline = math.max(deadline_of(s.id) or 0, now() + life_ms)
   call('ZADD', key_leases(), number(deadline), s.id)
+  if s.state == 'leased' then enter_slot(s) end -- should it have been lost
 end
 
 local function restore(s, worker, token, parked, lane, ws, class, life_ms, over)

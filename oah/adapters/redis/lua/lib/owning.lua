@@ -7,7 +7,7 @@ local function own(s, worker, token, deadline, parked)
   if parked then
     s.state = 'parked'
   else
-    enter_slot(s.ws, s.id)
+    enter_slot(s)
     s.state = 'leased'
   end
   s.worker, s.token = worker, token

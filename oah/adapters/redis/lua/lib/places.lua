@@ -32,7 +32,7 @@ local function leave(s)
   elseif s.state == 'leased' or s.state == 'parked' then
     call('ZREM', key_leases(), s.id)
     call('SREM', key_owned(s.worker), s.id)
-    if s.state == 'leased' then leave_slot(s.ws, s.id) else call('ZREM', key_called(s.worker), s.id) end
+    if s.state == 'leased' then leave_slot(s) else call('ZREM', key_called(s.worker), s.id) end
     s.worker, s.token, s.request, s.counter = nil, nil, nil, nil
   end
 end

@@ -1,14 +1,19 @@
--- Caps by membership: the set of sessions of a workspace that hold a slot. A workspace at its cap leaves its rings and
--- comes back when one of them ends.
--- uses: ring wake
+-- Caps by membership: the set of sessions that hold a slot, of a workspace (`ws:<id>`), and of its profile and all. A
+-- workspace at its cap leaves its rings and comes back when one of them ends; one that is paused has a cap of 0.
+-- uses: ring wake caps
 
 -- Whether any workspace is capped, looked up once a call.
 local any_capped
 
-local function enter_slot(ws, sid) call('SADD', key_active(ws), sid) end
+local function groups_of(s) return 'ws:' .. s.ws, profile_of(s.lane), 'all' end
+
+local function enter_slot(s)
+  for _, group in ipairs({groups_of(s)}) do call('SADD', key_active(group), s.id) end
+end
 
 local function at_cap(ws, cap)
-  return cap and call('SCARD', key_active(ws)) >= cap
+  local group = 'ws:' .. ws
+  return cap and (cap == 0 or call('SCARD', key_active(group)) >= cap)
 end
 
 local function cap_of(ws)
@@ -39,6 +44,14 @@ local function uncap(ws)
   end
 end
 
-local function leave_slot(ws, sid)
-  if call('SREM', key_active(ws), sid) == 1 then uncap(ws) end
+local function leave_group(group, sid)
+  local left = call('SREM', key_active(group), sid)
+  local ws = string.match(group, '^ws:(.+)')
+  if ws and left == 1 then uncap(ws) end
+  return left
+end
+
+local function leave_slot(s)
+  for _, group in ipairs({groups_of(s)}) do leave_group(group, s.id) end
+  wake_unfull()
 end

@@ -48,12 +48,17 @@ local function take_next(lane, class, ws, at)
   return s
 end
 
--- Bounded: strays (entries that no hash confirms) and capped workspaces cost a look each. True: there is nothing left.
+-- Bounded: strays (entries that no hash confirms) and capped workspaces cost a look each. True: there is nothing left
+-- that may be taken.
 local function take_ready(taken, lane, class, limit)
   local looks = 64
   while #taken < limit and looks > 0 do
     local first = call('ZRANGE', key_ring(lane, class), 0, 0, 'WITHSCORES')
     if not first[1] then return true end
+    if class ~= 'resume' and full(lane) then
+      wait_for_cap(lane)
+      return true
+    end
     local s = take_next(lane, class, first[1], tonumber(first[2]))
     if s then taken[#taken + 1] = s else looks = looks - 1 end
   end
