@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from oah.core.model.ids import WorkspaceId
+from oah.core.model.lane import Lane
 from oah.core.model.run import RecoveryState
 
 
@@ -24,8 +25,8 @@ class RecoveryFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolRuns:
-    """Active runs of the sessions of one pool, whoever has them."""
+class LaneRuns:
+    """Active runs of the sessions of one lane, whoever has them."""
 
     running: int = 0
     """Those that hold a slot."""
@@ -34,10 +35,10 @@ class PoolRuns:
 
 
 class FigureStore(Protocol):
-    """Aggregates for people."""
+    """Aggregates for people and for scaling."""
 
-    def pool_runs(self) -> Mapping[str, PoolRuns]:
-        """By pool; pools without any are missing. Its cost is that of the active runs, whatever the backlog."""
+    def lane_runs(self) -> Mapping[Lane, LaneRuns]:
+        """By lane; those without any are missing. Its cost is that of the active runs, whatever the backlog."""
         ...
 
     def recovery_figures(self, workspace_id: WorkspaceId | None) -> RecoveryFigures:

@@ -2,7 +2,8 @@
 
 What waits is the broker's figure, what runs SQL's, what could run more the registry's. Their cost is that of lanes,
 active runs and workers, whatever the backlog. The load (ready + running) does not come from the registry: workers that
-stop reporting make a pool no smaller. A session counts once, however many runs wait in it: it can use one slot.
+stop reporting make a pool no smaller. A session counts once, however many runs wait in it: it can use one slot, or as
+many as its profile weighs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from datetime import timedelta
 
 from oah.core.model.epoch import EpochState
 from oah.core.model.ids import WorkerId
+from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
 from oah.core.model.worker import WorkerReport, WorkerState
 from oah.core.policy.quantiles import merged, quantile
@@ -21,7 +23,7 @@ from oah.errors import Unavailable
 from oah.ports.broker import Broker
 from oah.ports.clock import Clock
 from oah.ports.dispatch import LaneDepth
-from oah.ports.figures import PoolRuns
+from oah.ports.figures import LaneRuns
 from oah.ports.store import Store
 
 MANY = 3
@@ -54,13 +56,13 @@ class _Look:
     """Everything, read once."""
 
     ready: Sequence[LaneDepth]
-    runs: Mapping[str, PoolRuns]
+    runs: Mapping[Lane, LaneRuns]
     workers: Sequence[WorkerReport]
     doubts: tuple[str, ...]
 
     def pools(self) -> set[str]:
-        lanes = {depth.lane.pool for depth in self.ready if depth.sessions}
-        return lanes | set(self.runs) | {worker.pool for worker in self.workers}
+        waiting = {depth.lane.pool for depth in self.ready if depth.sessions}
+        return waiting | {lane.pool for lane in self.runs} | {worker.pool for worker in self.workers}
 
 
 @dataclass(slots=True)
@@ -73,13 +75,23 @@ class _Members:
 
 class PoolSignals:
     """One object per leader, asked by one thread at a time: it remembers who was there. ``trust``: for how long what
-    has vanished (a worker, the filled queues of a new epoch) is not believed to be gone."""
+    has vanished (a worker, the filled queues of a new epoch) is not believed to be gone. ``weigh``: slots that a run of
+    a profile takes."""
 
-    def __init__(self, store: Store, broker: Broker, clock: Clock, *, trust: timedelta) -> None:
+    def __init__(
+        self,
+        store: Store,
+        broker: Broker,
+        clock: Clock,
+        *,
+        trust: timedelta,
+        weigh: Callable[[str], int] = lambda profile: 1,
+    ) -> None:
         self._store = store
         self._broker = broker
         self._clock = clock
         self._trust = trust
+        self._weigh = weigh
         self._members: dict[str, _Members] = {}
         self._last: dict[str, PoolView] = {}
 
@@ -103,7 +115,7 @@ class PoolSignals:
 
     def _look(self) -> _Look:
         """SQL first: what starts meanwhile counts twice, what is ready cannot be missed."""
-        runs = self._store.pool_runs()
+        runs = self._store.lane_runs()
         epoch = self._store.current_epoch()
         figures = self._broker.figures()
         seen = self._broker.view()
@@ -120,9 +132,10 @@ class PoolSignals:
         view = pool_view(
             pool,
             ready=[depth for depth in look.ready if depth.lane.pool == pool],
-            runs=look.runs.get(pool, PoolRuns()),
+            runs={lane: runs for lane, runs in look.runs.items() if lane.pool == pool},
             workers=[worker for worker in workers if worker.state is not WorkerState.STOPPING],
             doubts=doubts,
+            weigh=self._weigh,
         )
         self._last[pool] = view
         return view
@@ -158,24 +171,24 @@ def pool_view(
     pool: str,
     *,
     ready: Sequence[LaneDepth],
-    runs: PoolRuns,
+    runs: Mapping[Lane, LaneRuns],
     workers: Sequence[WorkerReport],
     doubts: tuple[str, ...] = (),
+    weigh: Callable[[str], int] = lambda profile: 1,
 ) -> PoolView:
-    """Add up. Slots are those of workers that take new runs."""
-    taking = [worker for worker in workers if not (worker.cordoned or worker.draining)]
+    """Add up. What waits and runs counts as many slots as it takes; slots are those of workers that take new runs."""
 
-    def sessions(wanted: Callable[[LaneDepth], bool] = lambda depth: True) -> int:
-        return sum(depth.sessions - depth.capped for depth in ready if wanted(depth))
+    def waiting(wanted: Callable[[LaneDepth], bool] = lambda depth: True) -> int:
+        return sum((depth.sessions - depth.capped) * weigh(depth.lane.profile) for depth in ready if wanted(depth))
 
     waits = merged(buckets for worker in workers for buckets in worker.waits_now.values())
     signals = Signals(
-        ready=sessions(),
-        subagent_ready=sessions(lambda depth: depth.ready_class is ReadyClass.SUBAGENT),
-        running=runs.running,
-        waiting=runs.waiting,
-        slots=sum(worker.slots for worker in taking),
-        idle_slots=sum(max(0, worker.slots - worker.busy) for worker in taking),
+        ready=waiting(),
+        subagent_ready=waiting(lambda depth: depth.ready_class is ReadyClass.SUBAGENT),
+        running=sum(each.running * weigh(lane.profile) for lane, each in runs.items()),
+        waiting=sum(each.waiting for each in runs.values()),
+        slots=sum(_usable(worker) for worker in workers),
+        idle_slots=sum(worker.free for worker in workers),
         oldest_wait=max((depth.oldest for depth in ready if depth.oldest is not None), default=timedelta(0)),
         wait_p95=quantile(waits, 0.95),
         sure=not doubts,
@@ -187,3 +200,10 @@ def pool_view(
         capped=sum(depth.capped for depth in ready),
         doubts=doubts,
     )
+
+
+def _usable(worker: WorkerReport) -> int:
+    """Slots of a worker that takes runs; of one under pressure those that it uses."""
+    if worker.cordoned or worker.draining:
+        return 0
+    return worker.capacity if worker.takes else worker.taken

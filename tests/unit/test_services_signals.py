@@ -15,7 +15,7 @@ from oah.core.policy.quantiles import bucket
 from oah.core.policy.scaling import Signals
 from oah.errors import Unavailable
 from oah.ports.dispatch import LaneDepth, QueueFigures
-from oah.ports.figures import PoolRuns
+from oah.ports.figures import LaneRuns
 from oah.services.signals import PoolSignals
 from tests.support.clock import StillClock
 from tests.support.worker_doubles import Scripted
@@ -41,9 +41,9 @@ class Scene:
         self.clock = StillClock()
         self.workers = [worker("a"), worker("b"), worker("c", slots=2, cordoned=True), worker("other", pool="q")]
         self.ready: list[LaneDepth] = []
-        self.runs = {"p": PoolRuns(3, 1), "q": PoolRuns(9)}
+        self.runs = {Lane("p", "shell"): LaneRuns(3, 1), Lane("q", "shell"): LaneRuns(9)}
         self.view = EpochView(EPOCH, EpochState.OPEN, None, None, 1, timedelta(hours=1))
-        self.store: Any = Scripted(pool_runs=[lambda: self.runs], current_epoch=[EPOCH])
+        self.store: Any = Scripted(lane_runs=[lambda: self.runs], current_epoch=[EPOCH])
         self.broker: Any = Scripted(
             figures=[lambda: QueueFigures(tuple(self.ready), None, 0, 0, 0)],
             view=[lambda: self.view],
@@ -79,9 +79,28 @@ def test_what_a_cap_keeps_out_asks_for_no_slots() -> None:
     assert (view.signals.ready, view.capped, view.load) == (2, 48, 5)
 
 
+def test_slots_that_open_on_demand_count_and_those_under_pressure_do_not() -> None:
+    scene = Scene()
+    scene.workers = [worker("a", slots=2, slots_max=8, busy=1), worker("b", slots_max=8, busy=3, pressure=("memory",))]
+    found = scene.signals("p")
+    assert (found.slots, found.idle_slots) == (8 + 3, 7)
+
+
+def test_a_heavy_agent_counts_as_the_slots_that_it_takes() -> None:
+    scene = Scene()
+    scene.signals = PoolSignals(
+        scene.store, scene.broker, scene.clock, trust=TRUST, weigh=lambda profile: 4 if profile == "shell" else 1
+    )
+    scene.runs = {Lane("p", "shell"): LaneRuns(2), Lane("p", "small"): LaneRuns(1)}
+    scene.workers = [worker("a", slots=16, slots_max=16, busy=3, weight=9)]
+    scene.depth(1, SUBAGENT)
+    found = scene.signals("p")
+    assert (found.ready, found.subagent_ready, found.running, found.idle_slots) == (4, 4, 9, 7)
+
+
 def test_load_never_says_zero_while_an_agent_waits() -> None:
     scene = Scene()
-    scene.runs = {"p": PoolRuns(0, 2)}
+    scene.runs = {Lane("p", "shell"): LaneRuns(0, 2)}
     assert scene.signals.view("p").load == 1
     scene.runs = {}
     assert scene.signals.view("p").load == 0
@@ -158,7 +177,7 @@ def test_a_store_that_is_away_leaves_what_was_seen_and_no_certainty() -> None:
     scene = Scene()
     scene.depth(4)
     before = scene.signals("p")
-    for answers in (scene.store.answers["pool_runs"], scene.broker.answers["workers"]):
+    for answers in (scene.store.answers["lane_runs"], scene.broker.answers["workers"]):
         kept = answers[0]
         answers[0] = Unavailable("away")
         assert scene.signals("p") == replace(before, sure=False)
@@ -173,4 +192,4 @@ def test_all_pools_in_one_look() -> None:
     scene.depth(1, pool="unserved")
     views = scene.signals.views(["kept"])
     assert [view.pool for view in views] == ["kept", "p", "q", "unserved"]
-    assert scene.store.called("pool_runs") == 1
+    assert scene.store.called("lane_runs") == 1

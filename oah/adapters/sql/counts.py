@@ -13,8 +13,9 @@ from oah.adapters.sql.owners import ACTIVE
 from oah.adapters.sql.rows import required as moment
 from oah.adapters.sql.tables import RECOVERED, runs, session_owners, sessions, workspace_counters
 from oah.core.model.ids import WorkspaceId
+from oah.core.model.lane import Lane
 from oah.core.model.run import RecoveryState, RunStatus
-from oah.ports.figures import PoolRuns, RecoveryFigures
+from oah.ports.figures import LaneRuns, RecoveryFigures
 from oah.ports.store import StoreCounts
 
 
@@ -62,20 +63,20 @@ class Counts(Aggregate):
                 locked_sessions=_figure(connection, locked),
             )
 
-    def pool_runs(self) -> dict[str, PoolRuns]:
+    def lane_runs(self) -> dict[Lane, LaneRuns]:
         """By the index of active runs."""
         statement = (
-            select(sessions.c.pool, runs.c.status, func.count())
+            select(sessions.c.pool, sessions.c.agent, runs.c.status, func.count())
             .select_from(runs.join(sessions, sessions.c.id == runs.c.session_id))
             .where(text("runs.status IN ('running', 'waiting_tool')"))
-            .group_by(sessions.c.pool, runs.c.status)
+            .group_by(sessions.c.pool, sessions.c.agent, runs.c.status)
         )
-        found: dict[str, Counter[RunStatus]] = {}
+        found: dict[Lane, Counter[str]] = {}
         with self._database.read() as connection:
-            for pool, status, count in connection.execute(statement):
-                found.setdefault(pool, Counter())[RunStatus(status)] += int(count)
+            for pool, agent, status, count in connection.execute(statement):
+                found.setdefault(Lane(pool, agent), Counter())[status] += int(count)
         return {
-            pool: PoolRuns(counts[RunStatus.RUNNING], counts[RunStatus.WAITING_TOOL]) for pool, counts in found.items()
+            lane: LaneRuns(counts[RunStatus.RUNNING], counts[RunStatus.WAITING_TOOL]) for lane, counts in found.items()
         }
 
     def recovery_figures(self, workspace_id: WorkspaceId | None) -> RecoveryFigures:
