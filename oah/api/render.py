@@ -286,6 +286,7 @@ def worker_document(worker: WorkerReport, *, sessions: bool) -> Document:
         "version": worker.version,
         "cordoned": worker.cordoned,
         "draining": worker.draining,
+        "embedded": worker.embedded,
         "started_at": moment(worker.started_at),
         "last_seen_at": moment(worker.last_seen_at),
         "cpu_percent": worker.cpu_percent,

@@ -38,6 +38,7 @@ from oah.runtime.group import Group
 from oah.runtime.prelude import Prelude
 from oah.settings import Settings
 from oah.worker.context import WorkerContext, WorkerRules
+from oah.worker.draining import grace_of
 from oah.worker.identity import Identity, take_name
 from oah.worker.worker import Worker
 
@@ -52,9 +53,11 @@ def worker_of(
     *,
     endpoint: PrivateEndpoint | None = None,
     api_url: Callable[[], str | None] | None = None,
-    on_drain: Callable[[], None] = lambda: None,
+    on_drain: Callable[[], None] | None = None,
 ) -> Worker:
-    """A worker under the next free name. Raises Conflict when the name asked for is taken."""
+    """A worker under the next free name. ``on_drain`` None: it lives inside a process that does not end by its drain.
+
+    Raises Conflict when the name asked for is taken."""
     settings = kit.settings
     section = settings.worker
     identity = take_name(settings.data_dir, section.name or socket.gethostname(), exact=section.name is not None)
@@ -90,6 +93,7 @@ def worker_of(
             warm_idle=timedelta(seconds=section.warm_idle_seconds),
             affinity=timedelta(seconds=section.affinity_seconds),
             drain_grace=timedelta(seconds=section.drain_grace_seconds),
+            drain_then=section.drain_then,
             heartbeat=timedelta(seconds=section.heartbeat_seconds),
             home_wait=timedelta(seconds=settings.home_wait_seconds),
             tidy=timedelta(seconds=settings.retention.every_seconds),
@@ -128,7 +132,8 @@ def worker_of(
         takes_messages=_takes_messages(catalogue),
         message_attempts=settings.mail.max_attempts,
         wait_timeout=wait_timeouts(settings, catalogue),
-        on_drain=on_drain,
+        on_drain=on_drain or _stay,
+        embedded=on_drain is None,
     )
     return Worker(context)
 
@@ -234,7 +239,12 @@ def worker_process(settings: Settings) -> int:
     worker = worker_of(kit, endpoint=endpoint, on_drain=lambda: _end(group))
     prelude = Prelude("worker-prelude", kit.store.migrate, lambda: [worker], clock=kit.clock)
     group = Group([endpoint.component, prelude], clock=kit.clock)
-    return run(kit, group, grace=timedelta(seconds=section.drain_grace_seconds))
+    grace = timedelta(seconds=section.drain_grace_seconds)
+    return run(kit, group, grace=grace_of(section.drain_then, grace))
+
+
+def _stay() -> None:
+    """Drained, it takes nothing any more."""
 
 
 def _end(group: Group) -> None:

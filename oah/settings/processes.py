@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
+from oah.core.model.drain import AtDeadline
 from oah.settings.section import Section
 
 
@@ -27,6 +28,8 @@ class WorkerSettings(Section):
     warm_idle_seconds: float = Field(default=600, gt=0)
     affinity_seconds: float = Field(default=2, ge=0)
     drain_grace_seconds: float = Field(default=60, ge=0)
+    drain_then: AtDeadline = AtDeadline.REQUEUE
+    """What becomes of runs that still run when the grace of a drain, or of a stop by signal, is over."""
     heartbeat_seconds: float = Field(default=5, gt=0)
     host: str = "127.0.0.1"
     port: int = Field(default=8789, ge=0, le=65535)

@@ -166,8 +166,7 @@ class Attempts:
                 return self._endings.unkillable(assignment, begun, waited.kind)
             if entry is None or assignment.is_lost():
                 return None
-            self._endings.killed("drain")
-            return Orphaned(assignment.fence, "worker_drained")
+            return self._endings.drained(assignment, begun, waited.kind, asked=True)
         assignment.agent = agent
         return self._drive(assignment, entry, agent, waited.kind, begun)
 
@@ -301,8 +300,7 @@ class Attempts:
         if result.error_code in NOT_STARTED:
             return Returned(assignment.fence, assignment.ready_class)
         if assignment.give_back and result.status in (TurnStatus.FAILED, TurnStatus.WAITING):
-            self._endings.killed("drain")
-            return Returned(assignment.fence, assignment.ready_class)
+            return self._endings.drained(assignment, begun, kind, asked=False)
         error = None
         if result.error_code is not None:
             error = RunError(result.error_code, result.error_message or result.error_code)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
+from oah.core.model.drain import AtDeadline
 from oah.core.model.home import HomeMode, HomeRules
 from oah.core.model.hook import Hook
 from oah.core.model.ids import WorkerId, WorkspaceId
@@ -38,6 +39,8 @@ class WorkerRules:
     warm_idle: timedelta
     affinity: timedelta
     drain_grace: timedelta
+    drain_then: AtDeadline = AtDeadline.REQUEUE
+    """What becomes of runs that still run when the grace is over."""
     heartbeat: timedelta
     ladder: KillLadder = field(default_factory=KillLadder)
     waiting: int = 64
@@ -133,7 +136,9 @@ class WorkerContext:
     wait_timeout: Callable[[str], timedelta] = lambda profile: timedelta(days=1)
     """How long a question of that profile's program stands."""
     on_drain: Callable[[], None] = lambda: None
-    """An operator drains this worker: a process of its own ends, an embedded one only takes no more."""
+    """An operator has drained this worker: a process of its own ends, an embedded one only takes no more."""
+    embedded: bool = False
+    """It lives inside a process that has more to do, and does not end by a drain."""
     place: str | None = None
     """The mark of the homes that are here; None: homes are not asked about."""
 

@@ -64,6 +64,18 @@ class Endings:
         outcome = Outcome(RunStatus.FAILED, error=RunError(error.code, error.message), agent=kind)
         return Finished(Settlement(assignment.fence, outcome), assignment.ready_class, self.since(begun))
 
+    def drained(self, assignment: Assignment, begun: float, kind: str, *, asked: bool) -> Ending:
+        """Its turn was ended by a drain. ``asked``: in the middle of a question, with which a conversation cannot
+        move: the recovery policy decides."""
+        self.killed("drain")
+        if assignment.fails_drained:
+            error = RunError("worker_drained", "its worker was drained, and the time given to its runs was over")
+            outcome = Outcome(RunStatus.FAILED, error=error, agent=kind or "fresh")
+            return Finished(Settlement(assignment.fence, outcome), assignment.ready_class, self.since(begun))
+        if asked:
+            return Orphaned(assignment.fence, "worker_drained")
+        return Returned(assignment.fence, assignment.ready_class)
+
     def unkillable(self, assignment: Assignment, begun: float, kind: str) -> Ending:
         """A tree that cannot be emptied: the run ends, the session is held, this worker takes no more."""
         self.killed("unkillable")

@@ -50,6 +50,7 @@ def beat(
         rss_bytes=figures.rss_bytes,
         sessions={a.fence.session_id: a.fence.run_id for a in working},
         withdrawn=context.withdrawn,
+        embedded=context.embedded,
         waits=waits.within(LATELY),
         waits_now=waits.within(NOW),
     )

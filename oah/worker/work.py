@@ -42,6 +42,8 @@ class Assignment:
     begun_at: float | None = None
     """CLOCK_BOOTTIME before the start was sent."""
     give_back: bool = False
+    fails_drained: bool = False
+    """With ``give_back``: it fails instead of being released."""
     lost: bool = False
     said: int = field(default=0)
     """Bytes of ``run.output`` text so far."""

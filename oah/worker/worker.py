@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from oah.core.model.drain import AtDeadline, drain_from
 from oah.core.model.ids import WorkerId
 from oah.core.model.worker import WorkerState
 from oah.errors import OahError, Unavailable
@@ -24,6 +25,7 @@ from oah.runtime.loop import Backoff, Loop
 from oah.worker.attempt import Attempts, end_soon
 from oah.worker.claimer import Claimer
 from oah.worker.context import WorkerContext
+from oah.worker.draining import Draining, give_back
 from oah.worker.ear import Ear
 from oah.worker.engine import Engine
 from oah.worker.errands import Errands
@@ -68,7 +70,7 @@ class Worker(ThreadComponent):
         rules = context.rules
         self._started_at: datetime = context.clock.now()
         self._phase = WorkerState.STARTING
-        self._cordoned = self._draining = False
+        self._cordoned = False
         self._crash: BaseException | None = None
         self.table = Table(lease=rules.lease, margin=rules.margin)
         self._engines = [Engine("engine")] if context.one_engine else [Engine("settler"), Engine("claimer")]
@@ -107,6 +109,14 @@ class Worker(ThreadComponent):
             hooks=self._hooks,
         )
         self._attempts.mail.happened = self._teller.happened
+        self._drains = Draining(
+            context,
+            working=lambda: self._slots.working,
+            empty=lambda: self._is_empty,
+            stop_claims=self._stop_claims,
+            end_parked=self._end_parked,
+            end_waiting=self._end_waiting,
+        )
         waiting.finish, self._errands.waiting = self._attempts, waiting.all
         self._ear = Ear(context, self._claimer, look=self._look)
         self._vigil = Vigil(context)
@@ -146,6 +156,16 @@ class Worker(ThreadComponent):
             return WorkerState.BUSY
         return self._phase
 
+    @property
+    def _draining(self) -> bool:
+        return self._drains.on or self._phase is WorkerState.STOPPING
+
+    @property
+    def _is_empty(self) -> bool:
+        """Nothing runs, waits or is kept, and what has ended is recorded, or a store is away."""
+        done = self._settler.idle or self._settler.stuck
+        return not (self._claimer.busy or self._slots.working or len(self._waiting) or len(self._parked)) and done
+
     def ready(self) -> bool:
         """Whether it takes runs: not while starting, draining or without its stores."""
         return self._phase is WorkerState.IDLE and not self._draining and all(not loop.failures for loop in self._loops)
@@ -182,6 +202,7 @@ class Worker(ThreadComponent):
         log.info("worker %s serves %s", self.id, ", ".join(map(str, self._context.lanes)))
         while not self.stopping.wait(BEAT) and self._crash is None:
             self._vigil.beat()
+            self._drains()
         self._drain()
         if self._crash is not None:
             raise self._crash
@@ -193,7 +214,7 @@ class Worker(ThreadComponent):
 
     def _drain(self) -> None:
         """No more claims; finish within the grace; release the rest; leave nothing behind."""
-        self._phase, self._draining = WorkerState.STOPPING, True
+        self._phase = WorkerState.STOPPING
         self._claimer.draining = True
         log.info("worker %s drains", self.id)
         self._heartbeat_loop.wake()
@@ -201,15 +222,14 @@ class Worker(ThreadComponent):
         self._wait_until(lambda: not self._claimer.busy, CLAIMS_END)
         self._end_parked()
         self._wait_idle(None)
-        self._claimer.stopped = True
+        self._stop_claims()
         self._wait_until(lambda: not self._claimer.busy, CLAIMS_END)
-        for assignment in self._slots.working:
-            assignment.give_back = True
-            end_soon(assignment.agent)
-        self._end_waiting()
+        then = self._drains.then
+        give_back(self._slots.working, then)
+        self._end_waiting(then)
         self._wait_idle(30.0)
         self._flush()
-        self._end_waiting()  # also of those whose last turn was recorded just now
+        self._end_waiting(then)  # also of those whose last turn was recorded just now
         self._end_parked()
         self._wait_idle(30.0)
         self._flush()
@@ -236,9 +256,13 @@ class Worker(ThreadComponent):
                 return False
         return True
 
-    def _end_waiting(self) -> None:
+    def _stop_claims(self) -> None:
+        self._claimer.stopped = True
+
+    def _end_waiting(self, then: AtDeadline) -> None:
         """A conversation cannot move in the middle of a turn: what becomes of the run is the recovery policy's."""
         for assignment in self._waiting.all():
+            assignment.fails_drained = then is AtDeadline.FAIL
             assignment.give_back = True
             self._waiting.end(assignment)
 
@@ -311,13 +335,13 @@ class Worker(ThreadComponent):
                 case CommandKind.CORDON:
                     self._set_cordoned(cordoned=True)
                 case CommandKind.UNCORDON:
-                    # Also the end of a drain that did not end the process: what is claimed must not be given back.
-                    self._draining = self._phase is WorkerState.STOPPING
+                    # Also the end of a drain that has not ended the process: what is claimed must not be given back.
+                    self._drains.end()
+                    self._claimer.stopped = self._phase is WorkerState.STOPPING
                     self._set_cordoned(cordoned=False)
                 case CommandKind.DRAIN:
-                    self._draining = True
+                    self._drains.begin(drain_from(command.data))
                     self._set_cordoned(cordoned=True)
-                    self._context.on_drain()
                 case CommandKind.KILL | CommandKind.CLOSE | CommandKind.STEER | CommandKind.INPUT:
                     self._errands(command)
 
@@ -325,9 +349,9 @@ class Worker(ThreadComponent):
         self._context.tidy()
 
     def _heartbeat(self) -> None:
-        """Commands are also read here, should a ``look`` have been lost."""
-        self.report()
+        """Commands are also read here, should a ``look`` have been lost, or the broker be away."""
         self._take_commands()
+        self.report()
 
     def _set_cordoned(self, *, cordoned: bool) -> None:
         self._cordoned = self._claimer.cordoned = cordoned

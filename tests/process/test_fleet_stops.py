@@ -92,6 +92,31 @@ def test_the_second_sigterm_does_not_wait(arena: Arena) -> None:
     assert (row["status"], row["attempt"], row["recovery_attempts"]) == ("completed", 2, 0), arena.story(run)
 
 
+def test_a_drain_by_command_can_be_taken_back_and_fails_what_it_is_told_to_fail(arena: Arena) -> None:
+    """Each command is heard within a second."""
+    arena.only("worker-2")
+    client = arena.fleet.client
+    long = arena.submit(arena.session("shell"), ledger_line(3))
+    doomed = arena.submit(arena.session("shell"), first_long(60, "grandchild"))
+    for run in (long, doomed):
+        arena.wait_lives(run)
+    client.drain("worker-2")  # ten minutes, as its settings have it
+    eventually(lambda: client.worker("worker-2")["draining"], within=1, what="it drains")
+    client.uncordon("worker-2")
+    eventually(lambda: not client.worker("worker-2")["draining"], within=1, what="it serves again")
+    after = arena.submit(arena.session("ledger"), "0.1")
+    arena.wait_done(after, within=15)
+    client.drain("worker-2", deadline_seconds=0.5, then="wait")
+    arena.wait_done(long, within=15)
+    client.drain("worker-2", deadline_seconds=0.5, then="fail")
+    assert ends(arena, "worker-2", doomed) == 0
+    finished, failed = (arena.run(run) for run in (long, doomed))
+    assert (finished["status"], finished["attempt"]) == ("completed", 1), arena.story(long)
+    assert (failed["status"], failed["error_code"], failed["recovery_attempts"]) == ("failed", "worker_drained", 0)
+    assert [each["worker_id"].partition(".")[0] for each in arena.attempts(after)] == ["worker-2"]
+    assert not writers(arena.ledger)
+
+
 def test_a_worker_restarted_five_times_under_load_counts_nothing_and_leaves_nothing(arena: Arena) -> None:
     sessions = [arena.session("ledger" if n % 2 else "shell") for n in range(12)]
     runs = arena.submit_all(

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from oah.core.model.drain import Drain
 from oah.core.model.ids import ClaimToken, SessionId
 from oah.core.model.run import ReadyClass
 from oah.core.model.session import Place
+from oah.errors import Unavailable
 from oah.ports.broker import Claimed, ClaimReply, Freed
 from oah.ports.store import AfterRun, CommandKind
+from oah.services.commands import AS_SET
 from oah.worker.worker import Worker
 from tests.support.clock import StillClock
 from tests.support.worker_doubles import Scripted, WarmAgent, context, fence, finished, settled, started
@@ -35,13 +38,19 @@ class WallClock(StillClock):
             return self.seconds
 
 
-def worker(store: Scripted, **broker: Any) -> tuple[Worker, Scripted]:
+def worker(store: Scripted, *, on_drain: Any = None, **broker: Any) -> tuple[Worker, Scripted]:
     """A worker of which nothing runs yet."""
     quiet = {name: [None] for name in ("look", "forget", "publish", "popped", "report")}
     freed = [lambda epoch, frees: [Freed(Place.IDLE) for _ in frees]]
     redis = Scripted(**{**quiet, "free": freed, **broker})
     host = Scripted(live=[()], extend=[None], marked=[None], acknowledged_at=[1e9], abandon=[None], stop=[None])
-    return Worker(context(store, redis, clock=WallClock(), agent_host=host)), redis
+    rest = {} if on_drain is None else {"on_drain": on_drain}
+    return Worker(context(store, redis, clock=WallClock(), agent_host=host, **rest)), redis
+
+
+def told(*kinds: CommandKind, wish: Drain = AS_SET) -> list[list[SimpleNamespace]]:
+    """What SQL hands out, one at each look."""
+    return [[SimpleNamespace(kind=kind, by="op", data=wish.data())] for kind in kinds]
 
 
 def own(of: Worker, session_id: SessionId, token: ClaimToken) -> None:
@@ -111,12 +120,33 @@ def test_an_agent_that_was_parked_during_the_drain_leaves_no_owner_row() -> None
 
 def test_uncordon_also_ends_a_drain() -> None:
     """What is claimed from then on would be given back at once, again and again."""
-    commands = [[SimpleNamespace(kind=kind, by="op")] for kind in (CommandKind.DRAIN, CommandKind.UNCORDON)]
-    of, _ = worker(Scripted(take_commands=commands))
+    of, _ = worker(Scripted(take_commands=told(CommandKind.DRAIN, CommandKind.UNCORDON)))
     of._take_commands()
     assert of._draining and of._claimer.wanted() == 0
+    of._stop_claims()
     of._take_commands()
     assert not of._draining and of._claimer.wanted() == 2
+
+
+@pytest.mark.parametrize(("wish", "ends"), [(Drain(), 1), (Drain(stay=True), 0)])
+def test_a_drained_worker_ends_once_unless_it_is_to_stay(wish: Drain, *, ends: int) -> None:
+    ended: list[None] = []
+    of, _ = worker(Scripted(take_commands=told(CommandKind.DRAIN, wish=wish)), on_drain=lambda: ended.append(None))
+    for _ in range(3):
+        of._drains()
+    assert not ended, "nobody drains it yet"
+    of._take_commands()
+    for _ in range(3):
+        of._drains()
+    assert len(ended) == ends and of._draining
+
+
+def test_commands_are_read_while_the_broker_is_away() -> None:
+    """The heartbeat is what finds them then."""
+    of, _ = worker(Scripted(take_commands=told(CommandKind.CORDON)), report=[Unavailable("away")])
+    with pytest.raises(Unavailable):
+        of._heartbeat()
+    assert of._cordoned
 
 
 @pytest.mark.parametrize("cordoned", [False, True])

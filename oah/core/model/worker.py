@@ -54,6 +54,8 @@ class WorkerReport:
     (`core/policy/quantiles.py`)."""
     waits_now: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """The same of the last minute."""
+    embedded: bool = False
+    """Inside a process that has more to do: a drain does not end it."""
     last_seen_at: datetime | None = None
     slots_max: int = 0
     """As many slots as it may open. ``slots`` is how many are open now: between its minimum and this."""

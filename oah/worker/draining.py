@@ -1,0 +1,105 @@
+"""An operator's drain: nothing new, what runs finishes, and at the deadline becomes what was said.
+
+The worker serves on meanwhile, so that a drain can be taken back until the worker is empty. Then it ends, and whoever
+supervises it starts the next one; unless it was told to stay, or lives inside a process that has more to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from oah.core.model.drain import AtDeadline, Drain
+from oah.worker.attempt import end_soon
+from oah.worker.context import WorkerContext
+from oah.worker.work import Assignment
+
+log = logging.getLogger(__name__)
+
+
+class Draining:
+    """One pass is a call, from one thread; ``begin`` and ``end`` may come from another."""
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        *,
+        working: Callable[[], Sequence[Assignment]],
+        empty: Callable[[], bool],
+        stop_claims: Callable[[], None],
+        end_parked: Callable[[], None],
+        end_waiting: Callable[[AtDeadline], None],
+    ) -> None:
+        self._context = context
+        self._working = working
+        self._empty = empty
+        self._stop_claims = stop_claims
+        self._end_parked = end_parked
+        self._end_waiting = end_waiting
+        self._lock = threading.Lock()
+        self._order: Drain | None = None
+        self._begun = 0.0
+        self._told = False
+        """Whether the end of it was told already."""
+
+    @property
+    def on(self) -> bool:
+        """Whether there is one."""
+        return self._order is not None
+
+    @property
+    def then(self) -> AtDeadline:
+        """What becomes of runs at its deadline, or by the worker's own settings."""
+        order = self._order
+        said = None if order is None else order.then
+        return self._context.rules.drain_then if said is None else said
+
+    def begin(self, order: Drain) -> None:
+        """A later order takes the place of an earlier one; its deadline counts from now."""
+        with self._lock:
+            self._order, self._begun, self._told = order, self._context.clock.monotonic(), False
+
+    def end(self) -> None:
+        """It is taken back."""
+        with self._lock:
+            self._order = None
+
+    def __call__(self) -> None:
+        """One pass."""
+        with self._lock:
+            order, begun = self._order, self._begun
+        if order is None or self._told:
+            return
+        self._end_parked()
+        if self._empty():
+            self._told = True
+            log.info("drained")
+            if not order.stay:
+                self._context.on_drain()
+            return
+        deadline = self._context.rules.drain_grace if order.deadline is None else order.deadline
+        if self.then is not AtDeadline.WAIT and self._context.clock.monotonic() - begun >= deadline.total_seconds():
+            self._stop_claims()
+            give_back(self._working(), self.then)
+            self._end_waiting(self.then)
+
+
+def give_back(working: Sequence[Assignment], then: AtDeadline) -> None:
+    """End the agents of what still runs, each once; what becomes of the run is its slot's to say."""
+    for assignment in working:
+        if assignment.give_back:
+            continue
+        assignment.fails_drained = then is AtDeadline.FAIL
+        assignment.give_back = True
+        end_soon(assignment.agent)
+
+
+FOR_EVER = timedelta(days=3650)
+"""The grace of a process whose runs may take as long as they need."""
+
+
+def grace_of(then: AtDeadline, grace: timedelta) -> timedelta:
+    """How long a stop by signal lets runs go on: the second signal ends any."""
+    return FOR_EVER if then is AtDeadline.WAIT else grace
