@@ -316,15 +316,15 @@ class LaneDepth:
     ready_class: ReadyClass
     sessions: int
     capped: int = 0
-    """Of these, those of workspaces that have as many at work as they may."""
+    """Of these, those that a cap or a pause keeps out now: more slots would not help them."""
     oldest: timedelta | None = None
-    """Age of the oldest that no cap keeps out."""
+    """Age of the oldest that nothing keeps out."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
     """Ready sessions by lane and class, the age of the oldest, leases and entries waiting for a time. Its cost is that
-    of the lanes and of the workspaces at their cap, whatever the backlog."""
+    of the lanes and of the workspaces that wait in them, whatever the backlog."""
 
     ready: tuple[LaneDepth, ...]
     oldest_ready: timedelta | None

@@ -38,7 +38,7 @@ class PoolView:
     signals: Signals
     workers: tuple[WorkerReport, ...] = ()
     capped: int = 0
-    """Ready sessions that more slots would not help: their workspaces have as many at work as they may. Not part of
+    """Ready sessions that more slots would not help: a cap or a pause keeps them out. Not part of
     the signals."""
     doubts: tuple[str, ...] = ()
     """Why the signals are not sure."""

@@ -15,7 +15,7 @@ import pytest
 from psycopg import ClientCursor
 from sqlalchemy import create_engine, text
 
-from oah.adapters.sql import limits, queues, waits
+from oah.adapters.sql import counts, limits, queues, waits
 from oah.adapters.sql.postgres import connections, execution, submit
 from oah.adapters.sql.postgres.connections import BoundedConnection, Connector
 from oah.adapters.sql.statements import OutputRow, RunRow, SettleRow
@@ -202,6 +202,28 @@ def test_a_diagnosis_looks_at_what_is_old_not_at_what_waits(postgres_fresh_url: 
     )
     clerk.store.close()
     assert len(found.waiting) == 3
+    assert pages(plan) <= 40, pages(plan)
+
+
+def test_the_load_is_counted_by_what_is_active_not_by_what_waits(postgres_fresh_url: str) -> None:
+    """Two thousand runs wait in two hundred sessions, three run."""
+    clerk = Clerk(open_store(postgres_fresh_url), postgres_fresh_url)
+    for n in range(200):
+        clerk.session(f"s{n:03}")
+    for _ in range(10):
+        clerk.send(*(clerk.new(f"s{n:03}") for n in range(200)))
+    for n in range(3):
+        clerk.start(f"s{n:03}")
+    engine = create_engine(postgres_fresh_url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.connect() as connection:
+        connection.execute(text("SET enable_seqscan = off; SET enable_sort = off"))
+        explained = text(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {counts.LANE_RUNS.compile(connection)}")
+        plan = connection.execute(explained).scalar_one()[0]["Plan"]
+    engine.dispose()
+    found = clerk.store.lane_runs()
+    clerk.store.close()
+    assert [each.running for each in found.values()] == [3]
+    assert walked(plan) == 0
     assert pages(plan) <= 40, pages(plan)
 
 

@@ -19,6 +19,14 @@ from oah.ports.figures import LaneRuns, RecoveryFigures
 from oah.ports.store import StoreCounts
 
 
+LANE_RUNS = (
+    select(sessions.c.pool, sessions.c.agent, runs.c.status, func.count())
+    .select_from(runs.join(sessions, sessions.c.id == runs.c.session_id))
+    .where(text("runs.status IN ('running', 'waiting_tool')"))
+    .group_by(sessions.c.pool, sessions.c.agent, runs.c.status)
+)
+
+
 class Counts(Aggregate):
     """Counting."""
 
@@ -65,15 +73,10 @@ class Counts(Aggregate):
 
     def lane_runs(self) -> dict[Lane, LaneRuns]:
         """By the index of active runs."""
-        statement = (
-            select(sessions.c.pool, sessions.c.agent, runs.c.status, func.count())
-            .select_from(runs.join(sessions, sessions.c.id == runs.c.session_id))
-            .where(text("runs.status IN ('running', 'waiting_tool')"))
-            .group_by(sessions.c.pool, sessions.c.agent, runs.c.status)
-        )
         found: dict[Lane, Counter[str]] = {}
         with self._database.read() as connection:
-            for pool, agent, status, count in connection.execute(statement):
+            self._database.by_index(connection)
+            for pool, agent, status, count in connection.execute(LANE_RUNS):
                 found.setdefault(Lane(pool, agent), Counter())[status] += int(count)
         return {
             lane: LaneRuns(counts[RunStatus.RUNNING], counts[RunStatus.WAITING_TOOL]) for lane, counts in found.items()
