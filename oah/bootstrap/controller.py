@@ -9,6 +9,7 @@ from oah.adapters.blobs.directory import DirectoryBlobs
 from oah.bootstrap.homes import tidy_shared
 from oah.bootstrap.jobs import job_performers, job_queue, tell_again
 from oah.bootstrap.kit import Kit, needs_a_server, open_kit, run
+from oah.bootstrap.kubernetes import open_election
 from oah.controller.process import ControllerContext, Endpoint, create_controller
 from oah.controller.rules import controller_rules
 from oah.ports.jobs import JobQueue
@@ -31,6 +32,7 @@ def controller_of(kit: Kit, *, endpoint: Endpoint | None, jobs: JobQueue) -> Seq
         holder=kit.holder,
         decisions=kit.decisions,
         endpoint=endpoint,
+        election=open_election(kit.settings, kit.clock, broker=kit.broker, hasty=kit.witness_broker),
         tell_jobs=tell_again(kit, jobs),
         blobs=DirectoryBlobs(kit.settings.blobs),
         tidy=tidy_shared(kit),

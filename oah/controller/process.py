@@ -16,6 +16,7 @@ from oah.errors import OahError
 from oah.ports.blobs import Blobs
 from oah.ports.broker import Broker
 from oah.ports.clock import Clock, Ids
+from oah.ports.election import Election
 from oah.ports.store import Store
 from oah.ports.telemetry import Telemetry
 from oah.runtime.component import Component
@@ -70,6 +71,8 @@ class ControllerContext:
     holder: str
     decisions: Decisions
     endpoint: Endpoint | None = None
+    election: Election | None = None
+    """None: the broker's."""
     tell_jobs: Callable[[], object] = field(default=lambda: None)
     """Lets the queue of maintenance jobs hear again of what it may have lost."""
     blobs: Blobs | None = None
@@ -169,7 +172,7 @@ class _Leading:
     def __init__(self, context: ControllerContext) -> None:
         rules = context.rules
         self.leadership = Leadership(
-            context.broker,
+            context.election or context.broker,
             context.holder,
             clock=context.clock,
             lease=rules.leader_lease,
@@ -278,7 +281,8 @@ def _probe(context: ControllerContext, endpoint: Endpoint, leadership: Leadershi
         return {"items": [asdict(each) for each in context.decisions.last()], "next_cursor": None}
 
     def controller() -> dict[str, Any]:
-        return {"holder": context.holder, "leader": context.broker.leader(), "leads": leadership.leads()}
+        election = context.election or context.broker
+        return {"holder": context.holder, "leader": election.leader(), "leads": leadership.leads()}
 
     return Probe(
         host=endpoint.host,

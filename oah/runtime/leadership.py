@@ -1,9 +1,10 @@
 """Leadership: one process at a time does what only one may do.
 
-The lease is kept in the broker, so it can be lost without anybody telling: by a flush, a failover, a stopped process.
-Therefore it is a convenience, never a protection: whatever a leader does is safe when two do it (compare-and-set in
-SQL). Here it is held honestly: valid only until the moment before the last successful call + lease, by CLOCK_BOOTTIME,
-and given up when a pass of the leader's work takes longer than the lease (a hanging leader must not keep others out).
+The lease is kept elsewhere (in the broker, or as a Kubernetes Lease), so it can be lost without anybody telling: by a
+flush, a failover, a stopped process. Therefore it is a convenience, never a protection: whatever a leader does is safe
+when two do it (compare-and-set in SQL). Here it is held honestly: valid only until the moment before the last
+successful call + lease, by CLOCK_BOOTTIME, and given up when a pass of the leader's work takes longer than the lease (a
+hanging leader must not keep others out).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Protocol
 
 from oah.errors import Unavailable
 from oah.ports.clock import Clock
+from oah.ports.election import Election
 from oah.ports.telemetry import NullTelemetry, Telemetry
 from oah.runtime.loop import Loop, Wait, wait_for_event
 
@@ -27,22 +28,12 @@ CONTEND = timedelta(seconds=1)
 """How often a process without the lease asks for it: another takes over at most so long after the lease has ended."""
 
 
-class LeaderLease(Protocol):
-    """Where the lease is kept."""
-
-    def lead(self, holder: str, *, lease: timedelta) -> bool:
-        """Take or keep the lease; True while `holder` has it. Raises Unavailable."""
-
-    def resign(self, holder: str) -> None:
-        """Give it up, if `holder` has it. Raises Unavailable."""
-
-
 class Leadership(Loop):
     """The loop that competes for the lease. `on_gain` and `on_loss` are called in its thread and must be quick."""
 
     def __init__(
         self,
-        keeper: LeaderLease,
+        keeper: Election,
         holder: str,
         *,
         clock: Clock,

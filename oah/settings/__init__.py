@@ -4,6 +4,7 @@ One nested section per adapter, process and policy. Top-level names that users m
 (``OAH_DATABASE_URL``); sections nest with ``__`` (``OAH_WORKER__SLOTS``). Durations are seconds at this rim.
 """
 
+from oah.settings.fleet import KubernetesSettings
 from oah.settings.policies import (
     HookSettings,
     LimitSettings,
@@ -24,6 +25,7 @@ __all__ = [
     "HomeMode",
     "HookSettings",
     "JobsSettings",
+    "KubernetesSettings",
     "LimitSettings",
     "MEMORY_URL",
     "MailSettings",

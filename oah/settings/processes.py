@@ -56,6 +56,8 @@ class ControllerSettings(Section):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8788, ge=0, le=65535)
+    election: Literal["redis", "kubernetes"] = "redis"
+    """Where the leader is elected: by a lease in the broker, or by a Lease of the cluster."""
     leader_lease_seconds: float = Field(default=15, gt=0)
     leader_renew_seconds: float = Field(default=5, gt=0)
     sweep_seconds: float = Field(default=1, gt=0)

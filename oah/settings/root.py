@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from oah.settings.fleet import KubernetesSettings
 from oah.settings.policies import (
     HookSettings,
     LimitSettings,
@@ -86,6 +87,7 @@ class Settings(BaseSettings):
     embedded_workers: int = Field(default=1, ge=0)
     worker: WorkerSettings = WorkerSettings()
     controller: ControllerSettings = ControllerSettings()
+    kubernetes: KubernetesSettings = KubernetesSettings()
     limits: LimitSettings = LimitSettings()
     retention: RetentionSettings = RetentionSettings()
     redis: RedisSettings = RedisSettings()

@@ -1,0 +1,250 @@
+"""The API server: few calls on plain documents, each with a time-out, and its errors in the words of this house."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx2
+import msgspec
+from lightkube import operators
+from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.config.models import Cluster as ClusterConfig
+from lightkube.config.models import User
+from lightkube.core.client import Client
+from lightkube.core.exceptions import ConfigError
+from lightkube.generic_resource import create_global_resource, create_namespaced_resource
+from lightkube.types import PatchType
+
+from oah.errors import InvalidRequest, OahError, Unavailable
+
+Document = dict[str, Any]
+T = TypeVar("T")
+
+_PLURALS = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
+KINDS = tuple(_PLURALS)
+_WORKLOADS: dict[str, Any] = {kind: create_namespaced_resource("apps", "v1", kind, _PLURALS[kind]) for kind in KINDS}
+_PODS: Any = create_namespaced_resource("", "v1", "Pod", "pods")
+_LEASES: Any = create_namespaced_resource("coordination.k8s.io", "v1", "Lease", "leases")
+_REVIEWS: Any = create_global_resource(
+    "authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews"
+)
+_LONGEST_RETRY_AFTER = timedelta(minutes=1)
+
+
+class Absent(OahError):
+    """No such object (404)."""
+
+    code = "kubernetes_absent"
+
+
+class Conflicting(OahError):
+    """The object has changed since it was read, or is there already (409)."""
+
+    code = "kubernetes_conflict"
+
+
+class Refused(OahError):
+    """The server will not do it, now or later: no credentials, no right, a malformed request (400, 401, 403, 422)."""
+
+    code = "kubernetes_refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """How to reach the API server. Without `api_url` and `kubeconfig`: as a pod does (its service account), else
+    $KUBECONFIG, else ~/.kube/config. `timeout`: of connecting, of sending and of each wait for an answer."""
+
+    namespace: str | None = None
+    api_url: str | None = None
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    kubeconfig: Path | None = None
+    context: str | None = None
+    timeout: timedelta = timedelta(seconds=3)
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What a role must allow."""
+
+    group: str
+    resource: str
+    verb: str
+    subresource: str = ""
+
+    def __str__(self) -> str:
+        whole = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+        return f"{self.verb} {whole}{'.' + self.group if self.group else ''}"
+
+
+class Cluster:
+    """One namespace of a cluster; from any thread. Raises Absent, Conflicting, Refused, Unavailable."""
+
+    def __init__(self, options: ClusterOptions) -> None:
+        """Raises InvalidRequest when there is no way to reach a cluster."""
+        try:
+            self._client = Client(
+                config=_config(options),
+                namespace=options.namespace,
+                timeout=httpx2.Timeout(options.timeout.total_seconds()),
+                field_manager="oah",
+                trust_env=options.api_url is None,
+            )
+        except (ConfigError, OSError, KeyError, ValueError) as error:
+            raise InvalidRequest(
+                f"no way to reach a Kubernetes API server: {error}",
+                code="invalid_settings",
+                hint="run in a pod with a service account, or set OAH_KUBERNETES__KUBECONFIG or …__API_URL",
+            ) from None
+        self.namespace = str(self._client.namespace)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._client.close()
+
+    def workload(self, kind: str, name: str) -> Document:
+        """The Deployment or StatefulSet."""
+        return _translated(f"{kind} {name}", lambda: _plain(self._client.get(_WORKLOADS[kind], name)))
+
+    def workloads(self, kind: str, labels: Mapping[str, str | None]) -> list[Document]:
+        """Those that have these labels (None: with any value)."""
+        return self._list(_WORKLOADS[kind], labels)
+
+    def pods(self, selector: Mapping[str, Any]) -> list[Document]:
+        """Those that a workload's own selector (matchLabels and matchExpressions) selects."""
+        return self._list(_PODS, _requirements(selector))
+
+    def scale(self, kind: str, name: str) -> tuple[int, str]:
+        """Size that is asked for, and the version of it that `resize` wants to be told."""
+        return _translated(f"{kind}/scale {name}", lambda: _size(self._client.get(_WORKLOADS[kind].Scale, name)))
+
+    def resize(self, kind: str, name: str, *, size: int, version: str) -> None:
+        """Ask for a size, unless the workload has changed since `version`."""
+        body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": size}}
+        scale = _WORKLOADS[kind].Scale
+        _translated(f"{kind}/scale {name}", lambda: self._client.patch(scale, name, body, patch_type=PatchType.MERGE))
+
+    def annotate(self, pod: str, annotations: Mapping[str, str | None]) -> None:
+        """Set annotations of a pod; None removes one."""
+        body = {"metadata": {"annotations": dict(annotations)}}
+        _translated(f"Pod {pod}", lambda: self._client.patch(_PODS, pod, body, patch_type=PatchType.MERGE))
+
+    def lease(self, name: str) -> Document:
+        """The Lease."""
+        return _translated(f"Lease {name}", lambda: _plain(self._client.get(_LEASES, name)))
+
+    def create_lease(self, lease: Document) -> Document:
+        """A new Lease; Conflicting when there is one."""
+        name = lease["metadata"]["name"]
+        return _translated(f"Lease {name}", lambda: _plain(self._client.create(_LEASES(lease))))
+
+    def replace_lease(self, lease: Document) -> Document:
+        """The Lease as a whole; Conflicting unless its resourceVersion is still the newest."""
+        name = lease["metadata"]["name"]
+        return _translated(f"Lease {name}", lambda: _plain(self._client.replace(_LEASES(lease))))
+
+    def may(self, right: Right) -> bool:
+        """Whether this identity has the right in the namespace."""
+        attributes = {
+            "namespace": self.namespace,
+            "group": right.group,
+            "resource": right.resource,
+            "subresource": right.subresource,
+            "verb": right.verb,
+        }
+        review = _REVIEWS({"metadata": {}, "spec": {"resourceAttributes": attributes}})
+        answer = _translated("SelfSubjectAccessReview", lambda: _plain(self._client.create(review)))
+        return bool((answer.get("status") or {}).get("allowed"))
+
+    def _list(self, resource: Any, labels: Mapping[str, Any]) -> list[Document]:
+        listed = _translated(
+            resource.__name__, lambda: [_plain(each) for each in self._client.list(resource, labels=dict(labels))]
+        )
+        return sorted(listed, key=lambda each: str(each["metadata"]["name"]))
+
+
+def _config(options: ClusterOptions) -> SingleConfig | None:
+    if options.api_url is not None:
+        ca = None if options.ca_file is None else str(options.ca_file)
+        token = None if options.token_file is None else str(options.token_file)
+        server = ClusterConfig(server=options.api_url, certificate_auth=ca)
+        return KubeConfig.from_one(cluster=server, user=User(token_file=token)).get()
+    if options.kubeconfig is not None:
+        return KubeConfig.from_file(options.kubeconfig).get(options.context)
+    return KubeConfig.from_env().get(options.context)
+
+
+def _plain(answer: Any) -> Document:
+    return dict(answer)
+
+
+def _size(answer: Any) -> tuple[int, str]:
+    return int(answer.spec.replicas or 0), str(answer.metadata.resourceVersion)
+
+
+def _requirements(selector: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = dict(selector.get("matchLabels") or {})
+    for each in selector.get("matchExpressions") or ():
+        found[each["key"]] = _operator(str(each["operator"]), each.get("values") or ())
+    return found
+
+
+def _operator(name: str, values: Sequence[str]) -> Any:
+    match name:
+        case "In":
+            return operators.in_(values)
+        case "NotIn":
+            return operators.not_in(values)
+        case "Exists":
+            return operators.exists()
+        case _:
+            return operators.not_exists()
+
+
+def _translated(what: str, call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except httpx2.HTTPStatusError as error:
+        raise _error_of(what, error.response) from error
+    except httpx2.TimeoutException as error:
+        raise Unavailable(f"{what}: no answer of the API server in time", code="kubernetes_timeout") from error
+    except (httpx2.HTTPError, httpx2.InvalidURL, ConfigError, OSError) as error:
+        raise Unavailable(f"{what}: {str(error) or type(error).__name__}", code="kubernetes_unreachable") from error
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError) as error:
+        # What the client makes of an answer that no API server gives: an error page of something between, for one.
+        raise Unavailable(f"{what}: unreadable answer ({error!r})", code="kubernetes_unreadable") from error
+
+
+def _error_of(what: str, response: httpx2.Response) -> OahError:
+    status = response.status_code
+    message = f"{what}: {status} {_message(response)}"
+    match status:
+        case 404:
+            return Absent(message)
+        case 409:
+            return Conflicting(message)
+        case 401 | 403:
+            return Refused(message, hint="RBAC: oah doctor lists the rights that are missing")
+        case 400 | 405 | 415 | 422:
+            return Refused(message)
+        case _:
+            code = "kubernetes_busy" if status == 429 else "kubernetes_unavailable"
+            return Unavailable(message, code=code, retry_after=_retry_after(response))
+
+
+def _message(response: httpx2.Response) -> str:
+    try:
+        said = response.json().get("message")
+    except (ValueError, AttributeError):
+        said = None
+    return str(said or response.reason_phrase)[:300]
+
+
+def _retry_after(response: httpx2.Response) -> timedelta:
+    said = response.headers.get("Retry-After", "")
+    seconds = timedelta(seconds=int(said)) if said.isdecimal() else timedelta(seconds=1)
+    return min(seconds, _LONGEST_RETRY_AFTER)
