@@ -45,7 +45,6 @@ rules = st.builds(
 histories = st.builds(
     History,
     above=st.integers(0, 5),
-    below=st.integers(0, 5),
     lately=st.lists(st.integers(0, 20), max_size=4).map(tuple),
     last_up=moments,
     last_change=moments,
@@ -220,7 +219,7 @@ class TestDamping:
         assert series(CALM, [2, 2, 2], current=4)[-1] == (2, "scale_down")
 
     def test_a_shrink_goes_to_the_largest_that_was_suggested_in_its_window(self) -> None:
-        assert series(CALM, [9, 3, 7, 1], current=10)[-2:] == [(9, "scale_down"), (9, "window_hold")]
+        assert series(CALM, [9, 3, 7, 1], current=10)[-2:] == [(9, "scale_down"), (9, "cooldown_hold")]
         assert series(CALM, [8, 3, 7, 1], current=8)[-1] == (7, "scale_down")
 
     def test_with_nobody_there_one_sample_is_enough(self) -> None:
@@ -263,11 +262,18 @@ class TestDamping:
         assert answer(seen, current=1, history=history).desired == 9
 
     def test_a_clock_that_went_back_holds_for_one_cooldown_at_most(self) -> None:
-        ahead = History(started=True, last_up=9_000.0, last_change=9_000.0, below=3, above=3, strained=9_000.0)
+        ahead = History(started=True, last_up=9_000.0, last_change=9_000.0, lately=(0,) * 3, above=3, strained=9_000.0)
         down = answer(Signals(), current=5, history=ahead)
         assert down.reason is Reason.COOLDOWN_HOLD
         later = decide(Signals(), CALM, current=5, history=down.history, now=1_015.0)
         assert (later.desired, later.reason) == (0, Reason.SCALE_DOWN)
+
+    def test_a_shrink_that_was_regretted_is_not_tried_again_soon(self) -> None:
+        law = replace(CALM, up_window=1, down_window=1, up_cooldown=0 * SECOND, down_cooldown=0 * SECOND)
+        sizes = [size for size, _ in series(law, [15, 12, 15, 12, 12, 10, 8], current=15)]
+        assert sizes == [15, 12, 15, 15, 15, 14, 11]  # from 15: while 12 run, 16 would be 75 % busy; 10: 14; 8: 11
+        later = [size for size, _ in series(law, [15, 12, 15, 12], current=15, tick=601.0)]
+        assert later == [15, 12, 15, 12]
 
     def test_a_size_that_was_too_small_is_not_tried_again_at_the_same_load(self) -> None:
         """18 runs on 5 units of 4 slots waited too long. On 6 they do not; counting alone would go back to 5."""

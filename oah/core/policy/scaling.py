@@ -5,8 +5,8 @@ is seen, of the size now and of the history that the answer before returned; not
 
 The signal is queued plus running work, never the backlog alone: a backlog of nothing with everybody busy is no reason
 to shrink. What is counted may be acted on when the registry is away, upwards; what is measured (waiting times against
-busy slots) may not, and nothing that is seen then makes a pool smaller. A size that proved too small by its waiting
-times is not tried again at the same load for `memory`.
+busy slots) may not, and nothing that is seen then makes a pool smaller. A size that proved too small is not tried
+again at the same load for `memory`.
 """
 
 from __future__ import annotations
@@ -71,8 +71,7 @@ class Rules:
     up_cooldown: timedelta = timedelta(seconds=1)
     down_cooldown: timedelta = timedelta(seconds=15)
     memory: timedelta = timedelta(minutes=10)
-    """How long a size that waiting times proved too small keeps the pool from shrinking to a busy ratio that would
-    prove it again."""
+    """How long after a size proved too small the pool keeps from shrinking below `busy_ratio`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +80,13 @@ class History:
 
     above: int = 0
     """Samples in a row that suggested more."""
-    below: int = 0
-    """Samples in a row that suggested fewer."""
     lately: tuple[int, ...] = ()
-    """The suggestions of the last window of those: a shrink goes to the largest."""
+    """The suggestions of the last `down_window` samples that were sure: a shrink goes to the largest of them."""
     last_up: float | None = None
     last_change: float | None = None
     strained: float | None = None
-    """When waiting times last made the pool grow beyond what counting alone suggests."""
+    """When a size last proved too small: waiting times made the pool grow beyond what counting alone suggests, or it
+    grew again soon after a shrink."""
     started: bool = False
 
 
@@ -115,7 +113,7 @@ def decide(signals: Signals, rules: Rules, *, current: int, history: History, no
     pressures = _pressures(signals, rules, current=current, history=history, now=now)
     suggested = _bounded(max(pressures.values(), default=0), rules)
     desired, reason, after = _damped(signals, rules, current, suggested, history, now)
-    if desired > current and suggested > _bounded(_counted(pressures), rules):
+    if desired > current and (suggested > _bounded(_counted(pressures), rules) or _regretted(history, rules, now)):
         after = replace(after, strained=now)
     return Decision(desired, suggested, reason, replace(after, started=True), pressures)
 
@@ -126,6 +124,12 @@ def _bounded(units: int, rules: Rules) -> int:
 
 def _counted(pressures: Mapping[str, int]) -> int:
     return max(units for name, units in pressures.items() if name not in ("ageing", "wait"))
+
+
+def _regretted(history: History, rules: Rules, now: float) -> bool:
+    """The change before this growth was a shrink, not long ago."""
+    shrunk = history.last_change is not None and history.last_change != history.last_up
+    return shrunk and not _over(history.last_change, rules.memory, now)
 
 
 def _anchored(history: History, now: float) -> History:
@@ -153,7 +157,8 @@ def _pressures(signals: Signals, rules: Rules, *, current: int, history: History
     }
     if signals.subagent_ready > 0:
         units["subagent"] = math.ceil((signals.running + rules.subagent_reserve) / rules.slots_per_unit)
-    if signals.sure and signals.ready > 0 and _busy_ratio(signals, rules) >= rules.busy_ratio:
+    unserved = signals.ready - signals.starting * rules.slots_per_unit  # those on their way will take the rest
+    if signals.sure and unserved > 0 and _busy_ratio(signals, rules) >= rules.busy_ratio:
         units |= _waiting_times(signals, rules, current)
     if not _over(history.strained, rules.memory, now) and rules.busy_ratio > 0:
         roomy = math.ceil(signals.running / (rules.slots_per_unit * rules.busy_ratio))
@@ -186,40 +191,37 @@ def _over(since: float | None, duration: timedelta, now: float) -> bool:
 def _damped(
     signals: Signals, rules: Rules, current: int, suggested: int, history: History, now: float
 ) -> tuple[int, Reason, History]:
+    lately = (*history.lately, suggested)[-max(1, rules.down_window) :] if signals.sure else ()
+    seen = replace(history, above=history.above + 1 if suggested > current else 0, lately=lately)
+    grown = replace(seen, above=0, last_up=now, last_change=now)
     if current < rules.minimum:
-        return suggested, Reason.BOUNDS, _grown(history, now)
+        return suggested, Reason.BOUNDS, grown
     if suggested > current:
-        return _upwards(rules, current, suggested, history, now)
+        hold = _holds_growth(rules, current, seen, now)
+        return (current, hold, seen) if hold else (suggested, _growth(history), grown)
     if suggested == current:
-        return current, Reason.STEADY, replace(history, above=0, below=0, lately=())
+        return current, Reason.STEADY, seen
+    if current > rules.maximum and signals.sure:
+        return rules.maximum, Reason.BOUNDS, replace(seen, last_change=now)
+    hold = _holds_shrink(signals, rules, current, seen, now)
+    return (current, hold, seen) if hold else (max(lately), Reason.SCALE_DOWN, replace(seen, last_change=now))
+
+
+def _growth(history: History) -> Reason:
+    return Reason.SCALE_UP if history.started else Reason.STARTUP
+
+
+def _holds_growth(rules: Rules, current: int, seen: History, now: float) -> Reason | None:
+    if not seen.started:
+        return None
+    if seen.above < rules.up_window and current > 0:  # with nobody there to serve it, one sample is enough
+        return Reason.WINDOW_HOLD
+    return None if _over(seen.last_up, rules.up_cooldown, now) else Reason.COOLDOWN_HOLD
+
+
+def _holds_shrink(signals: Signals, rules: Rules, current: int, seen: History, now: float) -> Reason | None:
     if not signals.sure:
-        return current, Reason.BLIND_HOLD, replace(history, above=0, below=0, lately=())
-    return _downwards(rules, current, suggested, history, now)
-
-
-def _upwards(rules: Rules, current: int, suggested: int, history: History, now: float) -> tuple[int, Reason, History]:
-    seen = replace(history, above=history.above + 1, below=0, lately=())
-    if not history.started:
-        return suggested, Reason.STARTUP, _grown(seen, now)
-    if seen.above < rules.up_window and current > 0:  # nobody is there to serve it: one sample is enough
-        return current, Reason.WINDOW_HOLD, seen
-    if not _over(history.last_up, rules.up_cooldown, now):
-        return current, Reason.COOLDOWN_HOLD, seen
-    return suggested, Reason.SCALE_UP, _grown(seen, now)
-
-
-def _grown(history: History, now: float) -> History:
-    return replace(history, above=0, below=0, lately=(), last_up=now, last_change=now)
-
-
-def _downwards(rules: Rules, current: int, suggested: int, history: History, now: float) -> tuple[int, Reason, History]:
-    lately = (*history.lately, suggested)[-max(1, rules.down_window) :]
-    seen = replace(history, above=0, below=history.below + 1, lately=lately)
-    shrunk = replace(seen, below=0, lately=(), last_change=now)
-    if current > rules.maximum:
-        return rules.maximum, Reason.BOUNDS, shrunk
-    if seen.below < rules.down_window:
-        return current, Reason.WINDOW_HOLD, seen
-    if not _over(history.last_change, rules.down_cooldown, now):
-        return current, Reason.COOLDOWN_HOLD, seen
-    return min(max(lately), current), Reason.SCALE_DOWN, shrunk
+        return Reason.BLIND_HOLD
+    if len(seen.lately) < rules.down_window or max(seen.lately) >= current:
+        return Reason.WINDOW_HOLD
+    return None if _over(seen.last_change, rules.down_cooldown, now) else Reason.COOLDOWN_HOLD
