@@ -32,6 +32,7 @@ class ControllerRules:
     measure_every: timedelta = timedelta(seconds=5)
     jobs_every: timedelta = timedelta(seconds=2)
     mail_every: timedelta = timedelta(seconds=1)
+    schedules_every: timedelta = timedelta(seconds=1)
     overdue: timedelta = timedelta(seconds=60)
     wake: wake.Rules = field(default_factory=wake.Rules)
     dead_letters: int = 500
@@ -87,6 +88,7 @@ def retention_rules(settings: Settings) -> RetentionRules:
         webhook_deliveries=days(section.webhook_deliveries_days),
         idempotency_keys=timedelta(hours=section.idempotency_hours),
         workers=days(section.workers_days),
+        scale_decisions=days(section.scale_decisions_days),
     )
 
 
@@ -106,6 +108,7 @@ def controller_rules(settings: Settings, profiles: Mapping[str, Override] | None
         relay_every=timedelta(seconds=section.relay_seconds),
         relay_older_than=timedelta(seconds=section.relay_older_than_seconds),
         mail_every=timedelta(seconds=settings.mail.sweep_seconds),
+        schedules_every=timedelta(seconds=settings.schedules.look_seconds),
         overdue=timedelta(seconds=settings.mail.overdue_seconds),
         wake=wake.Rules(timedelta(seconds=settings.mail.wake_pause_seconds), settings.mail.wake_failures),
         home_wait=timedelta(seconds=settings.home_wait_seconds),

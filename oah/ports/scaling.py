@@ -12,28 +12,39 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
+from oah.core.model.scaling import Going
+from oah.ports.rows import Page
+
+NONE = "none"
+"""The target that nobody can scale: what is decided is shown, and somebody else acts on the figures."""
+
 
 class Outcome(StrEnum):
     """What came of a decision at its target."""
 
-    STEADY = "steady"
-    """Nothing was to be done."""
+    BEGUN = "begun"
+    """Written down, and being done. It stays so when its leader dies meanwhile: the next one goes on."""
     SCALED = "scaled"
     DRAINING = "draining"
     """Those that will go are cordoned and finish their work; the size changes when they are empty."""
     HELD = "held"
     """Wanted, and not done: `detail` says why."""
+    OVERTAKEN = "overtaken"
+    """Before it was done a later decision took its place."""
     FAILED = "failed"
+    """The target refused, or did not answer: `detail` says what it said."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
     """`size`: units that the target's specification asks for. `members`: names of workers that it has → what the
-    target calls them (pod, process). `settled`: nothing is being started or ended by it now."""
+    target calls them (pod, process); those that are on their way out already are no members. `settled`: nothing is
+    being started or ended by it now. `host`: all members are on this host; None: a name is enough to know a worker."""
 
     size: int
     members: Mapping[str, str] = field(default_factory=dict)
     settled: bool = True
+    host: str | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -47,8 +58,9 @@ class ScaleTarget(Protocol):
 
     def read(self) -> TargetState: ...
     def choose(self, state: TargetState, idle: Sequence[str], count: int) -> Sequence[str]:
-        """Which members would go if it shrank by `count`, when it may prefer `idle` in this order (a StatefulSet always
-        takes its highest ordinals)."""
+        """Which `count` members would go if it shrank by so many, when it may prefer `idle` in this order (a
+        StatefulSet always takes its highest ordinals). Fewer when it has no more. Asked several times in a pass; for
+        the same state a larger `count` never leaves out whom a smaller one named."""
         ...
 
     def resize(self, state: TargetState, size: int, *, victims: Sequence[str] = ()) -> None:
@@ -59,9 +71,10 @@ class ScaleTarget(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleDecision:
-    """A row of ``scale_decisions``."""
+    """A row of ``scale_decisions``. `current`: the size that the target asked for; `desired`: the one it shall have
+    when all that are `going` have gone. `version` changes with every write of the row."""
 
     id: str
     at: datetime
@@ -74,7 +87,57 @@ class ScaleDecision:
     outcome: Outcome
     inputs: Mapping[str, Any] = field(default_factory=dict)
     detail: Mapping[str, Any] = field(default_factory=dict)
+    going: Mapping[str, Going] = field(default_factory=dict)
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewDecision:
+    """A row to be written."""
+
+    id: str
+    pool: str
+    target: str
+    holder: str
+    current: int
+    desired: int
+    reason: str
+    outcome: Outcome
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    going: Mapping[str, Going] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionFilter:
+    """Which decisions."""
+
+    pool: str | None = None
+    cursor: str | None = None
+    limit: int = 50
 
 
 class ScalingStore(Protocol):
-    """Decisions, newest first; bounded by retention."""
+    """Decisions; bounded by retention, which leaves open ones (`BEGUN`, `DRAINING`) alone. A pool has one open at most:
+    it says who is going, and whoever leads goes on with it."""
+
+    def scale_decisions(self, where: DecisionFilter) -> Page[ScaleDecision]:
+        """The newest first. Raises InvalidRequest for a cursor or limit that is none."""
+        ...
+
+    def open_decision(self, pool: str) -> ScaleDecision | None: ...
+    def add_decision(self, decision: NewDecision, *, over: ScaleDecision | None = None) -> ScaleDecision:
+        """Write it; the open one that was read, `over`, is overtaken with it. Raises Conflict (``scaling_taken``) when
+        another leader has written meanwhile."""
+        ...
+
+    def change_decision(
+        self,
+        decision: ScaleDecision,
+        *,
+        outcome: Outcome,
+        detail: Mapping[str, Any],
+        going: Mapping[str, Going],
+    ) -> ScaleDecision:
+        """The row as it was read, with these. Raises Conflict (``scaling_taken``) as above."""
+        ...

@@ -50,6 +50,7 @@ class RetentionSettings(Section):
     webhook_deliveries_days: float = Field(default=14, ge=0)
     workers_days: float = Field(default=30, ge=0)
     """Incarnations of workers that are gone, and commands that were given to them."""
+    scale_decisions_days: float = Field(default=14, ge=0)
     idempotency_hours: float = Field(default=24, ge=24)
     every_seconds: float = Field(default=60, gt=0)
     batch_rows: int = Field(default=500, ge=1, le=10_000)
@@ -98,6 +99,15 @@ class HookSettings(Section):
     @classmethod
     def _several(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
+
+
+class ScheduleSettings(Section):
+    """Runs that time submits."""
+
+    look_seconds: float = Field(default=1, gt=0, le=15)
+    """How often the leader looks for what is due: the resolution of fire times."""
+    catch_up_seconds: float = Field(default=60, ge=1, le=86_400)
+    """How late a fire time still becomes a run: of those nobody met, only the latest, and only if it is younger."""
 
 
 class MailSettings(Section):

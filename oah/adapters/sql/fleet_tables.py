@@ -9,7 +9,8 @@ from oah.adapters.sql.columns import Json, Moment
 from oah.adapters.sql.tables import metadata
 
 # Why the fleet has the size that it has: one row per decision that differs from the last. Bounded by retention.
-# ``inputs``: what the policy was shown. ``outcome``: what came of it at the target.
+# ``inputs``: what the policy was shown. ``outcome``: what came of it at the target. ``going``: name of a worker that
+# will go → since when, which incarnation. ``version``: for compare-and-set.
 scale_decisions = Table(
     "scale_decisions",
     metadata,
@@ -24,8 +25,18 @@ scale_decisions = Table(
     Column("inputs", Json, nullable=False, server_default="{}"),
     Column("outcome", Text, nullable=False),
     Column("detail", Json, nullable=False, server_default="{}"),
+    Column("going", Json, nullable=False, server_default="{}"),
+    Column("version", Integer, nullable=False, server_default="0"),
     Index("ix_scale_decisions_at", "at", "id"),
     Index("ix_scale_decisions_pool_at", "pool", "at", "id"),
+)
+OPEN_DECISION = "outcome IN ('begun', 'draining')"
+Index(
+    "ux_scale_decisions_open",
+    scale_decisions.c.pool,
+    unique=True,
+    postgresql_where=text(OPEN_DECISION),
+    sqlite_where=text(OPEN_DECISION),
 )
 
 # A rolling restart of a pool: this row is the truth, whoever leads goes on with it. ``members``: worker id → where it

@@ -17,13 +17,13 @@ from sqlalchemy.sql.elements import TextClause
 
 from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.columns import MICROSECOND, later, now
-from oah.adapters.sql.governance_tables import DEAD, dead_letters, job_items, jobs, webhook_deliveries
+from oah.adapters.sql.fleet_tables import OPEN_DECISION, scale_decisions
+from oah.adapters.sql.governance_tables import DEAD, audit, dead_letters, job_items, jobs, webhook_deliveries
 from oah.adapters.sql.mail_tables import agent_messages, mailboxes, messages
 from oah.adapters.sql.tables import (
     ACTIVE,
     ENDED,
     QUEUED,
-    audit,
     idempotency_keys,
     run_attempts,
     run_events,
@@ -81,6 +81,10 @@ def _owns_nothing(_: datetime) -> Condition:
     return ~exists().where(session_owners.c.worker_id == workers.c.id)
 
 
+def _is_done(_: datetime) -> Condition:
+    return text(f"NOT ({OPEN_DECISION})")
+
+
 TABLES: Mapping[Aged, ByAge] = {
     Aged.DEAD_LETTERS: ByAge(dead_letters, "last_at"),
     Aged.IDEMPOTENCY_KEYS: ByAge(idempotency_keys, "created_at", ("workspace_id", "key"), may_go=_run_is_over),
@@ -91,6 +95,7 @@ TABLES: Mapping[Aged, ByAge] = {
     Aged.WEBHOOK_DELIVERIES: ByAge(webhook_deliveries, "created_at", may_go=_over(webhook_deliveries)),
     Aged.COMMANDS: ByAge(worker_commands, "at"),
     Aged.WORKERS: ByAge(workers, "started_at", may_go=_owns_nothing),
+    Aged.SCALE_DECISIONS: ByAge(scale_decisions, "at", may_go=_is_done),
 }
 
 

@@ -36,6 +36,7 @@ class Aged(StrEnum):
     WEBHOOK_DELIVERIES = "webhook_deliveries"
     COMMANDS = "commands"
     WORKERS = "workers"
+    SCALE_DECISIONS = "scale_decisions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class Rules:
     webhook_deliveries: timedelta | None = timedelta(days=14)
     idempotency_keys: timedelta = KEYS_LEAST
     workers: timedelta | None = timedelta(days=30)
+    scale_decisions: timedelta | None = timedelta(days=14)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ def plan(rules: Rules) -> tuple[Due, ...]:
         Aged.WEBHOOK_DELIVERIES: rules.webhook_deliveries,
         Aged.COMMANDS: rules.workers,
         Aged.WORKERS: rules.workers,
+        Aged.SCALE_DECISIONS: rules.scale_decisions,
     }
     return tuple(Due(what, age) for what, age in ages.items() if age is not None)
 

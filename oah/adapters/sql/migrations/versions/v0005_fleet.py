@@ -90,10 +90,19 @@ def upgrade() -> None:
             server_default="{}",
             nullable=False,
         ),
+        sa.Column(
+            "going",
+            Json,
+            server_default="{}",
+            nullable=False,
+        ),
+        sa.Column("version", sa.Integer(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_scale_decisions")),
     )
     op.create_index("ix_scale_decisions_at", "scale_decisions", ["at", "id"], unique=False)
     op.create_index("ix_scale_decisions_pool_at", "scale_decisions", ["pool", "at", "id"], unique=False)
+    undone = _where("outcome IN ('begun', 'draining')")
+    op.create_index("ux_scale_decisions_open", "scale_decisions", ["pool"], unique=True, **undone)
     op.create_table(
         "schedule_firings",
         sa.Column("schedule_id", sa.Text(), nullable=False),

@@ -1,0 +1,342 @@
+"""Scale: let a pool have the size that its load asks for, and interrupt nobody on the way down.
+
+One pass: look (target, signals), decide (core/policy/scaling.py), write the decision down, do it. Who goes is cordoned
+and drained, and removed by name once it is empty (core/policy/shrinking.py); when load returns first, it stays. All
+that another leader needs to go on stands in SQL (the open decision, commands to workers) and in the registry; a leader
+remembers only since when somebody is silent. Two leaders at once do no harm: a pool has one open decision, changed by
+compare-and-set, and a target refuses what was judged by an older state.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from oah.core.model.drain import Drain
+from oah.core.model.ids import WorkerId
+from oah.core.model.scaling import Going
+from oah.core.policy import scaling, shrinking
+from oah.core.policy.scaling import Decision, History
+from oah.core.policy.shrinking import Member
+from oah.errors import Conflict, OahError, Unavailable
+from oah.ports.broker import Broker
+from oah.ports.clock import Clock, Ids
+from oah.ports.commands import CommandKind
+from oah.ports.scaling import NONE, DecisionFilter, NewDecision, Outcome, ScaleDecision, ScaleTarget
+from oah.ports.store import Store
+from oah.ports.telemetry import Telemetry
+from oah.services.commands import order
+from oah.services.scale_look import AGAIN, Look, Lookout, TargetFailed, asking
+from oah.services.scale_story import inputs, remembered, why
+from oah.services.signals import PoolSignals
+
+log = logging.getLogger(__name__)
+
+SETTLES = timedelta(seconds=2)
+"""So long a worker must be empty before it goes: a claim that was under way when it was cordoned has come by then."""
+
+LOOKING_ON = timedelta(seconds=1)
+"""How often somebody who goes is looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleRules:
+    """Of one pool. `drain`: how long those that go may finish, and what then; without, as long as they need."""
+
+    pool: str = "default"
+    every: timedelta = timedelta(seconds=5)
+    """How often the size is judged: what a sample of the policy's windows is."""
+    scaling: scaling.Rules = field(default_factory=scaling.Rules)
+    shrinking: shrinking.Rules = field(default_factory=shrinking.Rules)
+    drain: Drain = field(default_factory=Drain)
+
+
+class ScaleFleet:
+    """One pool and its target; for one thread."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        broker: Broker,
+        signals: PoolSignals,
+        target: ScaleTarget,
+        rules: ScaleRules,
+        clock: Clock,
+        ids: Ids,
+        telemetry: Telemetry,
+        holder: str,
+    ) -> None:
+        self._store = store
+        self._broker = broker
+        self._target = target
+        self._rules = rules
+        self._pool = rules.pool
+        self._clock = clock
+        self._ids = ids
+        self._telemetry = telemetry
+        self._holder = holder
+        self._lookout = Lookout(store, signals, target, clock, rules.pool)
+        self._begins = False
+        self._forget()
+
+    def begin(self) -> None:
+        """A new leadership: nothing is remembered of the last one. From any thread."""
+        self._begins = True
+
+    def _forget(self) -> None:
+        self._begins = False
+        self._history: History | None = None
+        self._lookout.forget()
+        self._told: dict[WorkerId, float] = {}
+        self._failure: str | None = None
+        self._size = 0
+        self._busy = False
+        self._judge_at = -math.inf
+
+    def __call__(self) -> timedelta | None:
+        """One pass; how long until the next, None: as usual. Raises Unavailable when a store or the target is away:
+        nothing was changed that the next pass does not find."""
+        try:
+            self._pass()
+        except Conflict as error:
+            if error.code != "scaling_taken":
+                raise
+            log.info("scaling: %s", error.message)
+            self._history = None
+        except TargetFailed as failed:
+            self._tell_failure(failed.cause)
+            if isinstance(failed.cause, Unavailable):
+                raise failed.cause from None
+        else:
+            self._failure = None
+        return LOOKING_ON if self._busy else None
+
+    def _pass(self) -> None:
+        if self._begins:
+            self._forget()
+        look = self._lookout.look()
+        now = self._clock.monotonic()
+        if look.open is not None and now < self._judge_at:
+            self._busy = bool(look.going)
+            self._go_on(look, look.open)
+            return
+        self._judge_at = now + (self._rules.every - LOOKING_ON / 2).total_seconds()
+        history = self._history if self._history is not None else self._remembered(now)
+        signals = replace(look.view.signals, starting=look.starting)
+        rules = self._rules.scaling
+        decision = scaling.decide(signals, rules, current=look.staying, history=history, now=now)
+        story = inputs(look.view, signals, decision, rules, staying=look.staying)
+        self._show(look, decision)
+        if self._target.name == NONE:
+            self._note(look, decision, story)
+        else:
+            self._act(look, decision, story)
+        self._history = decision.history
+
+    # --- look ---
+
+    def _remembered(self, now: float) -> History:
+        rows = self._store.scale_decisions(DecisionFilter(pool=self._pool, limit=20)).items
+        return remembered(rows, today=self._store.now(), now=now) if rows else History()
+
+    # --- act ---
+
+    def _act(self, look: Look, decision: Decision, story: Mapping[str, Any]) -> None:
+        less = look.staying - decision.desired
+        chosen = self._chosen(look, less)
+        size = look.state.size
+        if less > 0:
+            size = max(decision.desired + len(chosen), size - min(less, look.unborn))
+        elif less < 0:
+            size = max(decision.desired + len(chosen), size)
+        self._busy = bool(chosen)
+        if chosen != set(look.going) or size != look.state.size:
+            self._change(look, decision, story, chosen, size)
+        elif look.open is not None:
+            self._go_on(look, look.open)
+
+    def _chosen(self, look: Look, less: int) -> set[str]:
+        """Who goes now: of those who are going some may stay, or others go instead."""
+        going = look.going
+        if less == 0 and not look.sure:
+            return set(going)
+        count = len(going) + (less if less < 0 else max(0, less - look.unborn))
+        always = {name for name, each in going.items() if each.removing}
+        if count <= len(always):
+            return always
+        among = [each for each in look.members if less >= 0 or each.going is not None]
+        return always | set(self._choose(look, shrinking.order(among, self._rules.shrinking), count))
+
+    def _change(self, look: Look, decision: Decision, story: Mapping[str, Any], chosen: set[str], size: int) -> None:
+        going = look.going
+        back = [each.worker_id for name, each in going.items() if name not in chosen and each.ours]
+        leaving = {name: going[name] if name in going else self._goes(look.of(name)) for name in sorted(chosen)}
+        resized = size == look.state.size
+        if not resized and self._failure is not None and chosen == set(going):
+            self._resize(look, size)  # it failed a moment ago, which is written down
+            resized = True
+        detail: dict[str, Any] = {"uncordoned": [each for each in back if each is not None]} if back else {}
+        detail |= {} if size == look.state.size else {"size": size}
+        new = self._row(look.state.size, decision.desired, decision.reason, Outcome.BEGUN)
+        row = self._store.add_decision(replace(new, inputs=story, detail=detail, going=leaving), over=look.open)
+        log.info("pool %s: %d units, %d wanted: %s", self._pool, look.state.size, decision.desired, decision.reason)
+        self._uncordon(detail)
+        self._drain([look.of(name) for name in leaving if name not in going])
+        if not resized:
+            try:
+                self._resize(look, size)
+            except TargetFailed as failed:
+                self._failure = failed.cause.message
+                self._end(row, Outcome.DRAINING if leaving else Outcome.FAILED, detail | why(failed.cause))
+                raise
+        self._end(row, Outcome.DRAINING if leaving else Outcome.SCALED, detail)
+
+    def _goes(self, member: Member) -> Going:
+        return Going(
+            self._lookout.today(), None if member.report is None else member.report.id, ours=not member.stays_out
+        )
+
+    def _go_on(self, look: Look, row: ScaleDecision) -> None:
+        """With what is written down, by this leader or by another."""
+        if row.outcome is Outcome.BEGUN:
+            self._uncordon(row.detail)
+        if not look.going:
+            done = look.state.size == row.detail.get("size", look.state.size)
+            self._end(row, Outcome.SCALED if done else Outcome.FAILED, row.detail)
+            return
+        self._drain([each for each in look.members if each.going is not None])
+        if look.sure:
+            self._remove(look, row, self._empty_ones(look))
+
+    def _empty_ones(self, look: Look) -> set[str]:
+        """Of those who are going who is empty, and has been for a moment."""
+        leaving = {each.name: each for each in look.members if each.going is not None}
+        known = {name: _incarnation(each) for name, each in leaving.items()}
+        owners = self._store.owners_by_worker(sorted({each for each in known.values() if each is not None}))
+        owns = {owner.worker_id for owner in owners}
+        works = {owner.worker_id for owner in owners if owner.run_id is not None}
+        found = set()
+        for name, each in leaving.items():
+            empty = shrinking.may_go(each, self._rules.shrinking, owns=known[name] in owns, works=known[name] in works)
+            if self._lookout.since("empty", name, holds=empty) >= SETTLES.total_seconds():
+                found.add(name)
+        return found
+
+    def _remove(self, look: Look, row: ScaleDecision, empty: set[str]) -> None:
+        names = self._removable(look, empty)
+        if not names:
+            return
+        going = look.going
+        marked = {name: replace(each, removing=each.removing or name in names) for name, each in going.items()}
+        if marked != row.going:
+            row = self._store.change_decision(row, outcome=Outcome.DRAINING, detail=row.detail, going=marked)
+        size = look.state.size - len(names)
+        self._resize(look, size, victims=names)
+        log.info("pool %s: %d units, gone: %s", self._pool, size, ", ".join(names))
+        left = {name: each for name, each in marked.items() if name not in names}
+        row = replace(row, going=left)
+        self._busy = bool(left)
+        detail = {**row.detail, "removed": [*row.detail.get("removed", ()), *names]}
+        self._end(row, Outcome.DRAINING if left else Outcome.SCALED, detail)
+
+    def _removable(self, look: Look, empty: set[str]) -> Sequence[str]:
+        """As many of them as the target would really take if it shrank by so many."""
+        best = [name for name in shrinking.order(look.members, self._rules.shrinking) if name in empty]
+        for count in range(len(best), 0, -1):
+            names = self._choose(look, best, count)
+            if names and set(names) <= empty:
+                return names
+        return ()
+
+    # --- the target ---
+
+    def _choose(self, look: Look, best: Sequence[str], count: int) -> Sequence[str]:
+        with asking():
+            return self._target.choose(look.state, best, count)
+
+    def _resize(self, look: Look, size: int, *, victims: Sequence[str] = ()) -> None:
+        with asking():
+            self._target.resize(look.state, size, victims=victims)
+
+    def _tell_failure(self, error: OahError) -> None:
+        """Once, until it says something else or works again."""
+        self._telemetry.count("oah_scale_target_failures_total", pool=self._pool, target=self._target.name)
+        if error.message == self._failure:
+            return
+        self._failure = error.message
+        log.error("target %s of pool %s: %s", self._target.name, self._pool, error.message)
+        row = self._row(self._size, self._size, "target", Outcome.FAILED)
+        self._store.add_decision(replace(row, detail=why(error)))
+
+    # --- workers ---
+
+    def _drain(self, members: Sequence[Member]) -> None:
+        """Those that report and still take runs; each is told once in a while."""
+        now = self._clock.monotonic()
+        reports = [each.report for each in members if each.report is not None and not each.stays_out]
+        ids = [each.id for each in reports if now - self._told.get(each.id, -math.inf) >= AGAIN.total_seconds()]
+        if ids:
+            drain = replace(self._rules.drain, stay=True)
+            order(self._store, self._broker, ids, CommandKind.DRAIN, by=self._by, drain=drain)
+            self._told |= dict.fromkeys(ids, now)
+
+    def _uncordon(self, detail: Mapping[str, Any]) -> None:
+        ids = [WorkerId(each) for each in detail.get("uncordoned", ())]
+        if ids:
+            order(self._store, self._broker, ids, CommandKind.UNCORDON, by=self._by)
+        for each in ids:
+            self._told.pop(each, None)
+
+    @property
+    def _by(self) -> str:
+        return f"controller:{self._holder}"
+
+    # --- what is told ---
+
+    def _row(self, current: int, desired: int, reason: str, outcome: Outcome) -> NewDecision:
+        return NewDecision(
+            id=self._ids.new("dec"),
+            pool=self._pool,
+            target=self._target.name,
+            holder=self._holder,
+            current=current,
+            desired=desired,
+            reason=str(reason),
+            outcome=outcome,
+        )
+
+    def _end(self, row: ScaleDecision, outcome: Outcome, detail: Mapping[str, Any]) -> None:
+        self._store.change_decision(row, outcome=outcome, detail=detail, going=row.going)
+        self._telemetry.count("oah_scale_decisions_total", pool=self._pool, reason=row.reason, outcome=str(outcome))
+
+    def _note(self, look: Look, decision: Decision, story: Mapping[str, Any]) -> None:
+        """Nobody to act on it: written down when it is another than the last."""
+        rows = self._store.scale_decisions(DecisionFilter(pool=self._pool, limit=1)).items
+        if decision.desired == (rows[0].desired if rows else look.state.size):
+            return
+        row = self._row(look.state.size, decision.desired, decision.reason, Outcome.HELD)
+        self._store.add_decision(replace(row, inputs=story, detail={"why": "there is no target"}))
+        self._telemetry.count("oah_scale_decisions_total", pool=self._pool, reason=row.reason, outcome=str(row.outcome))
+
+    def _show(self, look: Look, decision: Decision) -> None:
+        self._size = look.state.size
+        seen = {
+            "size": look.state.size,
+            "desired": decision.desired,
+            "going": len(look.going),
+            "reporting": sum(1 for each in look.members if each.report is not None),
+        }
+        for what, count in seen.items():
+            self._telemetry.gauge("oah_scale_units", count, pool=self._pool, what=what)
+
+
+def _incarnation(member: Member) -> WorkerId | None:
+    """Which is alive, or was when it was chosen."""
+    if member.report is not None:
+        return member.report.id
+    return None if member.going is None else member.going.worker_id

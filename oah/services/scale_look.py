@@ -1,0 +1,138 @@
+"""What one pass of scaling sees: the target, who reports of its members, and who is going by the open decision."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from oah.core.model.scaling import Going
+from oah.core.model.worker import WorkerReport
+from oah.core.policy.shrinking import Member
+from oah.errors import Broken, Conflict, OahError, Unavailable
+from oah.ports.clock import Clock
+from oah.ports.scaling import ScaleDecision, ScaleTarget, TargetState
+from oah.ports.store import Store
+from oah.services.signals import PoolSignals, PoolView
+
+AGAIN = timedelta(seconds=15)
+"""A worker that does not do what it was told is told again; a removal whose end nobody saw was none."""
+
+
+class TargetFailed(Exception):
+    """The target did not do or say what it was asked; ``cause`` says why."""
+
+    def __init__(self, cause: OahError) -> None:
+        super().__init__(cause.message)
+        self.cause = cause
+
+
+@contextlib.contextmanager
+def asking() -> Iterator[None]:
+    """Around a call of the target. Raises TargetFailed."""
+    try:
+        yield
+    except (Unavailable, Broken, Conflict) as error:
+        raise TargetFailed(error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One pass: what was seen, and what it means. ``open``: the decision that is not done yet."""
+
+    state: TargetState
+    view: PoolView
+    members: tuple[Member, ...]
+    open: ScaleDecision | None
+
+    @property
+    def sure(self) -> bool:
+        """What is seen may be acted on where that takes something away."""
+        return self.view.signals.sure
+
+    @property
+    def going(self) -> dict[str, Going]:
+        """Members that are going, by name."""
+        return {each.name: each.going for each in self.members if each.going is not None}
+
+    @property
+    def staying(self) -> int:
+        """The size when all that are going have gone."""
+        return self.state.size - len(self.going)
+
+    @property
+    def unborn(self) -> int:
+        """Units that were asked for and are not there at all."""
+        return max(0, self.state.size - len(self.state.members))
+
+    @property
+    def starting(self) -> int:
+        """Units that do not report, or not yet."""
+        return self.unborn + sum(1 for each in self.members if each.report is None and each.going is None)
+
+    def of(self, name: str) -> Member:
+        """The member of this name."""
+        return next((each for each in self.members if each.name == name), Member(name=name))
+
+
+class Lookout:
+    """Remembers since when something holds; for one thread."""
+
+    def __init__(self, store: Store, signals: PoolSignals, target: ScaleTarget, clock: Clock, pool: str) -> None:
+        self._store = store
+        self._signals = signals
+        self._target = target
+        self._clock = clock
+        self._pool = pool
+        self._memories: dict[str, dict[str, float]] = {}
+
+    def forget(self) -> None:
+        """A new leadership."""
+        self._memories.clear()
+
+    def look(self) -> Look:
+        """Raises TargetFailed, and Unavailable of SQL; with the broker away the view is not sure."""
+        with asking():
+            state = self._target.read()
+        view = self._signals.view(self._pool)
+        row = self._store.open_decision(self._pool)
+        today = None if row is None else self.today()
+        reports = {
+            each.name: each
+            for each in sorted(view.workers, key=lambda each: each.started_at)
+            if state.host in (None, each.host)
+        }
+        for memory in self._memories.values():
+            for name in [each for each in memory if each not in state.members]:
+                del memory[name]
+        members = tuple(self._member(name, reports.get(name), row, today) for name in state.members)
+        return Look(state, view, members, row)
+
+    def since(self, what: str, name: str, *, holds: bool) -> float:
+        """For how many seconds it has held, as far as this leader has seen."""
+        memory = self._memories.setdefault(what, {})
+        if not holds:
+            memory.pop(name, None)
+            return 0.0
+        now = self._clock.monotonic()
+        return now - memory.setdefault(name, now)
+
+    def today(self) -> datetime:
+        """The database's clock."""
+        return datetime.fromtimestamp(self._store.now(), UTC)
+
+    def _member(
+        self, name: str, report: WorkerReport | None, row: ScaleDecision | None, today: datetime | None
+    ) -> Member:
+        silent = self.since("silent", name, holds=report is None)
+        going = None if row is None else row.going.get(name)
+        removing = self.since("removing", name, holds=going is not None and going.removing)
+        member = Member(name=name, report=report, silent=timedelta(seconds=silent))
+        if going is None or today is None:
+            return member
+        if report is not None and not going.ours and not member.stays_out:
+            return member  # whoever cordoned it has uncordoned it
+        if removing >= AGAIN.total_seconds():
+            going = replace(going, removing=False)
+        return replace(member, going=going, chosen=today - going.since)

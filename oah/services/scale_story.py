@@ -1,0 +1,63 @@
+"""What a decision of scaling was made from, as its row tells it; and what rows tell a leader that begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+from oah.core.policy.scaling import Decision, History, Rules, Signals
+from oah.errors import OahError
+from oah.ports.scaling import Outcome, ScaleDecision
+from oah.services.signals import PoolView
+
+UNDONE = (Outcome.FAILED, Outcome.HELD)
+
+
+def inputs(view: PoolView, signals: Signals, decision: Decision, rules: Rules, *, staying: int) -> dict[str, Any]:
+    """Everything that the policy was shown, and the pressures it saw. ``staying``: the size without those going."""
+    seen = {
+        f"{name}_seconds" if isinstance(value, timedelta) else name: _plain(value)
+        for name, value in asdict(signals).items()
+    }
+    return {
+        **seen,
+        "staying": staying,
+        "reporting": len(view.workers),
+        "capped": view.capped,
+        "doubts": list(view.doubts),
+        "minimum": rules.minimum,
+        "maximum": rules.maximum,
+        "per_unit": rules.per_unit,
+        "suggested": decision.suggested,
+        "pressures": dict(decision.pressures),
+        "strained": decision.history.strained is not None and decision.history.strained == decision.history.last_up,
+    }
+
+
+def why(error: OahError) -> dict[str, Any]:
+    """What a target said when it refused."""
+    return {"error": error.message, "code": error.code}
+
+
+def remembered(rows: Sequence[ScaleDecision], *, today: float, now: float) -> History:
+    """From the newest rows of a pool, the newest first, what the policy wants to be told again. ``today``: the
+    database's clock, ``now``: the one that the policy goes by."""
+
+    def moment(found: Sequence[ScaleDecision]) -> float | None:
+        return now - max(0.0, today - found[0].at.timestamp()) if found else None
+
+    done = [row for row in rows if row.outcome not in UNDONE and row.desired != _staying(row)]
+    grown = [row for row in done if row.desired > _staying(row)]
+    strained = [row for row in grown if row.inputs.get("strained")]
+    return History(last_up=moment(grown), last_change=moment(done), started=bool(rows), strained=moment(strained))
+
+
+def _staying(row: ScaleDecision) -> int:
+    found: Mapping[str, Any] = row.inputs
+    return int(found.get("staying", row.current))
+
+
+def _plain(value: object) -> object:
+    return value.total_seconds() if isinstance(value, timedelta) else value
