@@ -13,6 +13,7 @@ from oah.ports.blobs import Blobs
 from oah.ports.broker import Broker
 from oah.ports.clock import Clock, Ids
 from oah.ports.jobs import JobQueue, UntoldQueue
+from oah.ports.schedules import CronTimes
 from oah.ports.store import Store, SubmitLimits
 from oah.ports.telemetry import Telemetry
 from oah.ports.viewing import NoWorkerLines, WorkerLines
@@ -44,6 +45,7 @@ class ApiContext:
     exposition: Callable[[], tuple[bytes, str]]
     post: Post
     watch: MailWatch
+    times: CronTimes
     lease: timedelta
     auth: AuthMode = AuthMode.KEYS
     rules: Rules = field(default_factory=Rules)

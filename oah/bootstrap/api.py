@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from oah.adapters.blobs.directory import DirectoryBlobs
+from oah.adapters.cron.times import CronSimTimes
 from oah.adapters.pty.profiles import load_profiles
 from oah.adapters.pty.written import written
 from oah.adapters.websocket.lines import SocketLines
@@ -86,6 +87,7 @@ def _api_context(kit: Kit, workers: Sequence[Worker], jobs: JobQueue, *, prepare
         exposition=kit.telemetry.exposition,
         post=post,
         watch=watch,
+        times=CronSimTimes(),
         lease=settings.lease,
         auth=settings.auth,
         rules=admission.Rules(input_bytes=limits.input_bytes),

@@ -24,11 +24,13 @@ from oah.cli.jobs import job
 from oah.cli.keys import key
 from oah.cli.mailbox import mailbox
 from oah.cli.message import message
+from oah.cli.pauses import cap, pause, pauses, resume
 from oah.cli.processes import api_run, controller_run, gateway_run, worker_run
 from oah.cli.queue import queue
 from oah.cli.recovery import recovery
 from oah.cli.requeue import requeue
 from oah.cli.runs import run
+from oah.cli.schedules import schedule
 from oah.cli.sessions import session
 from oah.cli.top import top
 from oah.cli.up import up
@@ -67,6 +69,10 @@ for command in (
     requeue,
     worker_group,
     queue,
+    pause,
+    resume,
+    pauses,
+    cap,
     dead_letter,
     quarantine,
     job,
@@ -77,6 +83,7 @@ for command in (
     workspace,
     key,
     webhook,
+    schedule,
     mailbox,
     message,
     agent,

@@ -11,9 +11,12 @@ Inside:     steps, send_input, begin_step, end_step, report_progress, begin_wait
 Terminals:  screen, attach
 Fleet:      workers, worker, cordon, uncordon, drain, cordon_pool, uncordon_pool, drain_pool, queue, recovery,
             diagnosis, controller, agents
+Governance: pauses, pause, resume, caps, set_cap
 Tenancy:    workspaces, workspace, create_workspace, update_workspace, keys, create_key, revoke_key
 Webhooks:   create_webhook, webhooks, webhook, update_webhook, delete_webhook, test_webhook, webhook_deliveries,
             webhook_delivery, redeliver
+Schedules:  create_schedule, schedules, schedule, update_schedule, delete_schedule, trigger_schedule,
+            schedule_firings, preview_schedule
 Jobs:       requeue_many, jobs, job, job_items, wait_job, cancel_job, audit
 Mailboxes:  create_mailbox, mailboxes, mailbox, delete_mailbox, send_message, messages, message, delete_message,
             purge_mailbox, subscribe, receive_messages, ack_message, nack_message, extend_leases, trace_message
@@ -44,6 +47,8 @@ from oah.client.inside import InsideCalls
 from oah.client.jobs import JobCalls
 from oah.client.letters import LetterCalls
 from oah.client.mailboxes import MailboxCalls
+from oah.client.pauses import PauseCalls
+from oah.client.schedules import ScheduleCalls
 from oah.client.sse import RUN_ENDS, Event, follow
 from oah.client.tenancy import TenancyCalls
 from oah.client.terminal import TerminalCalls
@@ -76,7 +81,9 @@ class Client(
     TerminalCalls,
     MailboxCalls,
     AgentMessageCalls,
+    ScheduleCalls,
     GovernanceCalls,
+    PauseCalls,
 ):
     """A connection to one API. ``timeout`` (seconds) bounds each answer, ``retries`` how often a call is repeated."""
 

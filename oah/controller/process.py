@@ -31,6 +31,7 @@ from oah.services.clocks import WatchClocks
 from oah.services.decisions import Decisions
 from oah.services.epoch import EpochKeeper
 from oah.services.expire import ExpireRuns
+from oah.services.fire import FireSchedules
 from oah.services.forget import ForgetWorkers
 from oah.services.host_bound import HostBound
 from oah.services.jobs import MeasureJobs
@@ -77,6 +78,8 @@ class ControllerContext:
     """Lets the queue of maintenance jobs hear again of what it may have lost."""
     blobs: Blobs | None = None
     """Where recordings and long results lie; None: nothing is pruned here."""
+    schedules: FireSchedules | None = None
+    """None: nobody fires here."""
     tidy: Callable[[], object] | None = None
     """Takes away what closed sessions have left in directories that all hosts have."""
 
@@ -201,6 +204,9 @@ class _Leading:
         if self.services.prune is not None:  # apart: it deletes for seconds, and nobody's recovery may wait for it
             prune = self.services.prune
             loops.append(self._loop("prune", only(lambda: _prune(prune, self.leadership)), rules.prune_every))
+        fire = self._context.schedules
+        if fire is not None:
+            loops.append(self._loop("schedules", only(lambda: _fire(fire, self.leadership)), rules.schedules_every))
         tidy = self._context.tidy
         if tidy is not None:  # apart from the rows: a volume may be away
             loops.append(self._loop("tidy", only(lambda: _done(tidy())), rules.prune_every))
@@ -249,6 +255,10 @@ def _promote(context: ControllerContext, services: Services) -> timedelta | None
 def _prune(prune: Prune, leadership: Leadership) -> timedelta | None:
     prune(leadership.leads)
     return None
+
+
+def _fire(fire: FireSchedules, leadership: Leadership) -> timedelta | None:
+    return timedelta(0) if fire(leadership.leads) else None
 
 
 def _done(_: object) -> timedelta | None:

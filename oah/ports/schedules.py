@@ -1,9 +1,109 @@
-"""Schedules: runs that time submits, exactly once per fire time."""
+"""Schedules: runs that time submits, exactly once per fire time.
+
+Times are judged by the database's clock alone, so that controllers whose clocks differ fire the same moments. A firing
+is exactly once by three things: its run has an idempotency key made of the schedule and the fire time, its row has the
+same primary key, and the schedule moves on by compare-and-set.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from oah.core.model.ids import RunId, SessionId, WorkspaceId
+from oah.core.model.schedule import Firing, Overlap, Schedule
+from oah.ports.rows import Page
+
+
+class CronTimes(Protocol):
+    """Reads cron expressions. In the hours when clocks are put forward or back, a time of day that does not exist fires
+    at the moment after the gap, and one that exists twice fires once; an expression that repeats goes on repeating."""
+
+    def check(self, cron: str, timezone: str) -> None:
+        """Raises InvalidRequest (``invalid_cron``, ``unknown_timezone``)."""
+        ...
+
+    def next(self, cron: str, timezone: str, *, after: datetime) -> datetime | None:
+        """The first fire time later than `after`, in UTC; None: there is none any more."""
+        ...
+
+    def latest(self, cron: str, timezone: str, *, at: datetime) -> datetime | None:
+        """The last fire time up to and including `at`."""
+        ...
+
+    def told(self, cron: str) -> str:
+        """In words."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSchedule:
+    """To be created. `next_at` is computed from the database's clock by the caller."""
+
+    id: str
+    workspace_id: WorkspaceId
+    name: str
+    cron: str
+    timezone: str
+    overlap: Overlap
+    session_id: SessionId | None
+    template: Mapping[str, Any] = field(default_factory=dict)
+    paused: bool = False
+    next_at: datetime | None
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class DueSchedule:
+    """A schedule whose time has come, and the run of its last firing that had one."""
+
+    schedule: Schedule
+    previous: RunId | None
 
 
 class ScheduleStore(Protocol):
-    """Rows of SQL."""
+    """Rows of schedules and of their firings. Changes leave rows in the audit."""
+
+    def create_schedule(self, schedule: NewSchedule) -> Schedule:
+        """Raises NotFound (workspace), Conflict ``name_taken``."""
+        ...
+
+    def schedules(
+        self, workspace_id: WorkspaceId | None, *, cursor: str | None = None, limit: int = 100
+    ) -> Page[Schedule]:
+        """Newest first."""
+        ...
+
+    def schedule(self, named: str, workspace_id: WorkspaceId | None) -> Schedule:
+        """By id, or by name within a workspace. Raises NotFound."""
+        ...
+
+    def update_schedule(
+        self, schedule_id: str, workspace_id: WorkspaceId | None, changes: Mapping[str, Any], *, by: str
+    ) -> Schedule:
+        """`changes`: name, cron, timezone, overlap, session_id, template, paused, next_at. Raises NotFound, Conflict
+        ``name_taken``."""
+        ...
+
+    def delete_schedule(self, schedule_id: str, workspace_id: WorkspaceId | None, *, by: str) -> Schedule:
+        """With its firings. Raises NotFound."""
+        ...
+
+    def firings(self, schedule_id: str, *, limit: int = 100) -> list[Firing]:
+        """Newest first."""
+        ...
+
+    def due_schedules(self, *, limit: int) -> tuple[datetime, list[DueSchedule]]:
+        """The database's moment, and the schedules whose time has come by it, the most overdue first."""
+        ...
+
+    def end_firing(self, schedule: Schedule, firings: Sequence[Firing], *, next_at: datetime | None, keep: int) -> bool:
+        """Write the firings and move on, if the schedule still stands where it was read; False: somebody else did, or
+        it was changed. The oldest firings beyond `keep` go."""
+        ...
+
+    def add_firing(self, firing: Firing) -> None:
+        """One that was made by hand: the schedule does not move."""
+        ...

@@ -50,8 +50,32 @@ def create(
     *,
     agents: Callable[[], frozenset[str]],
     rules: admission.Rules,
+    session_id: SessionId | None = None,
 ) -> Session:
-    """A new, open session. Raises InvalidRequest (``unknown_agent``), PayloadTooLarge, NotFound (workspace)."""
+    """A new, open session; `session_id`: the one that it gets. Raises InvalidRequest (``unknown_agent``),
+    PayloadTooLarge, NotFound (workspace), Conflict (the id is taken)."""
+    lane, changes = judge(asked, agents=agents, rules=rules)
+    worktree = asked.worktree
+    if worktree is None and asked.cwd is None:
+        worktree = store.workspace(asked.workspace_id).worktree
+    return store.create_session(
+        Session(
+            id=session_id or SessionId(ids.new("ses")),
+            workspace_id=asked.workspace_id,
+            lane=lane,
+            state=SessionState.OPEN,
+            created_at=clock.now(),
+            wake=asked.wake,
+            worktree=worktree,
+            **changes,
+        )
+    )
+
+
+def judge(
+    asked: AskedSession, *, agents: Callable[[], frozenset[str]], rules: admission.Rules
+) -> tuple[Lane, dict[str, Any]]:
+    """Whether there can be such a session: its lane, and the fields that people write. Raises as `create`."""
     lane = Lane(admission.name(asked.pool, what="pool"), admission.name(asked.agent, what="agent"))
     known = agents()
     if lane.profile not in known:
@@ -64,25 +88,11 @@ def create(
         {"title": asked.title, "cwd": asked.cwd, "env": asked.env, "labels": asked.labels, "metadata": asked.metadata},
         rules,
     )
-    worktree = asked.worktree
-    if worktree is None and asked.cwd is None:
-        worktree = store.workspace(asked.workspace_id).worktree
-    elif worktree is not None:
+    if asked.worktree is not None:
         if asked.cwd is not None:
             raise InvalidRequest("a session has a cwd or a worktree, not both")
-        check_worktree(worktree)
-    return store.create_session(
-        Session(
-            id=SessionId(ids.new("ses")),
-            workspace_id=asked.workspace_id,
-            lane=lane,
-            state=SessionState.OPEN,
-            created_at=clock.now(),
-            wake=asked.wake,
-            worktree=worktree,
-            **changes,
-        )
-    )
+        check_worktree(asked.worktree)
+    return lane, changes
 
 
 def check_worktree(worktree: Worktree) -> None:

@@ -18,6 +18,7 @@ from oah.settings.policies import (
     RedisSettings,
     RetentionSettings,
     RetrySettings,
+    ScheduleSettings,
     WebhookSettings,
 )
 from oah.settings.processes import ControllerSettings, GatewaySettings, JobsSettings, WorkerSettings
@@ -97,6 +98,7 @@ class Settings(BaseSettings):
     jobs: JobsSettings = JobsSettings()
     webhooks: WebhookSettings = WebhookSettings()
     mail: MailSettings = MailSettings()
+    schedules: ScheduleSettings = ScheduleSettings()
     gateway: GatewaySettings = GatewaySettings()
     gateway_port: int | None = Field(default=None, ge=0, le=65_535)
     """The same as ``gateway.port``, which it overrides: a name like that of the API's port."""

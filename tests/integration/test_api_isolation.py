@@ -30,6 +30,9 @@ BODIES = {
     ("PATCH", "/v1/runs/{run_id}"): {"note": "read by others"},
     ("POST", "/v1/dead-letters/redrive"): {"ids": ["dl_isolation"]},
     ("POST", "/v1/runs:batch"): {"items": [{"session_id": "{session_id}", "input": "echo stolen"}]},
+    ("POST", "/v1/pauses"): {"kind": "workspace", "name": "default"},
+    ("POST", "/v1/pauses/resume"): {"kind": "workspace", "name": "default"},
+    ("PUT", "/v1/caps"): {"kind": "all", "max_active_runs": 1},
     ("POST", "/v1/workspaces"): {"name": "another"},
     ("PATCH", "/v1/workspaces/{workspace}"): {"weight": 1000},
     ("POST", "/v1/runs/{run_id}/steps"): {"name": "x"},
@@ -37,6 +40,15 @@ BODIES = {
     ("POST", "/v1/runs/{run_id}/wait"): {"reason": "x"},
     ("POST", "/v1/webhooks"): {"url": "https://example.org/stolen", "workspace": "default"},
     ("PATCH", "/v1/webhooks/{webhook_id}"): {"url": "https://example.org/stolen"},
+    ("POST", "/v1/schedules"): {
+        "name": "stolen",
+        "cron": "@daily",
+        "session": {"agent": "shell"},
+        "run": {"input": "echo stolen"},
+        "workspace": "default",
+    },
+    ("PATCH", "/v1/schedules/{schedule_id}"): {"run": {"input": "echo stolen"}},
+    ("POST", "/v1/schedules:preview"): {"cron": "@daily"},
     ("POST", "/v1/keys"): {"name": "mine", "workspace": "default"},
     ("POST", "/v1/sessions/{session_id}/messages"): {"text": "stolen"},
     ("POST", "/v1/sessions/{session_id}/messages/ack"): {"up_to": 1},
@@ -51,7 +63,9 @@ BODIES = {
 LACKS = {"run": "reader", "operate": "runner", "admin": "operator"}
 """Scope → a key of the same workspace that has it not. Every key may read."""
 
-OWNED = re.compile(r"\{(session_id|run_id|workspace|dead_letter|webhook_id|job_id|address|lease_id|message_id)\}")
+OWNED = re.compile(
+    r"\{(session_id|run_id|workspace|dead_letter|webhook_id|schedule_id|job_id|address|lease_id|message_id)\}"
+)
 
 
 def operations(document):
@@ -97,7 +111,10 @@ def ids(shared_api):
         webhook = http.post("/v1/webhooks", json={"url": "https://example.org/ours"}).json()["id"]
         delivery = http.post(f"/v1/webhooks/{webhook}/test").json()["id"]
         [key] = [one["id"] for one in http.get("/v1/keys").json()["items"] if one["name"] == "reader"]
+        schedule = {"name": "ours", "cron": "@yearly", "session_id": session, "run": {"input": "secret words"}}
+        schedule_id = http.post("/v1/schedules", json=schedule).json()["id"]
     return {
+        "schedule_id": schedule_id,
         "session_id": session,
         "run_id": run,
         "workspace": "default",
@@ -152,7 +169,10 @@ def snapshot(api: Deployment, ids):
         api.store.webhooks(None).items,
         api.store.deliveries(ids["webhook_id"], None).items,
         _mail(api, ids["address"]),
+        api.store.schedules(None).items,
+        api.store.firings(ids["schedule_id"]),
         api.store.workspace("default"),
+        (api.store.pauses(), api.store.caps()),
         sorted(one.name for one in api.store.workspaces()),
         [(one.id, one.revoked_at) for one in api.store.keys(DEFAULT_WORKSPACE)],
         len(api.store.sessions(DEFAULT_WORKSPACE).items),
@@ -169,13 +189,15 @@ GUARDED = (
     # The first line that matches says the scope: what the description says of itself must be what was decided.
     (r"(POST|PATCH) /v1/workspaces", "admin"),
     (r"\w+ /v1/keys", "admin"),
+    (r"PUT /v1/caps", "admin"),
+    (r"\w+ /v1/(pauses|caps)", "operate"),
     (r"POST /v1/(workers|pools|rollouts)", "admin"),
     (r"GET /v1/(workers|rollouts|queue|controller|jobs|audit)", "operate"),
     (r"POST /v1/(jobs/|runs/requeue)", "operate"),
     (r"PATCH /v1/runs/|POST /v1/runs/\{run_id\}/requeue", "operate"),
     (r"(POST|DELETE) /v1/dead-letters|\w+ /v1/webhooks", "operate"),
-    (r"GET ", "read"),
-    (r"(POST|PATCH|DELETE) /v1/(sessions|runs|mailboxes)", "run"),
+    (r"GET |POST /v1/schedules:preview", "read"),
+    (r"(POST|PATCH|DELETE) /v1/(sessions|runs|mailboxes|schedules)", "run"),
 )
 
 
@@ -280,6 +302,9 @@ def test_lists_and_bodies_do_not_reach_into_another_workspace(shared_api, ids, r
             assert http.get(path, params={"workspace": "default"}).status_code == 404
         made = http.post("/v1/sessions", json={"agent": "shell", "workspace": "default"})
         assert made.status_code == 404
+        for path in ("/v1/pauses", "/v1/pauses/resume"):
+            assert http.post(path, json={"kind": "workspace", "name": "default"}).status_code in (403, 404)
+            assert http.post(path, json={"kind": "all"}).status_code == 403
         [item] = http.post("/v1/runs:batch", json={"items": [{"session_id": ids["session_id"], "input": "x"}]}).json()[
             "items"
         ]

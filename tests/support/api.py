@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from oah.adapters.blobs.directory import DirectoryBlobs
+from oah.adapters.cron.times import CronSimTimes
 from oah.adapters.prometheus.telemetry import PrometheusTelemetry
 from oah.adapters.sql.store import open_store
 from oah.adapters.system.clock import SystemClock
@@ -200,6 +201,7 @@ def deploy(store_url: str, broker: Any, tmp: Path, **more: Any) -> Iterator[Depl
         "watch": watch,
         "lease": timedelta(seconds=6),
         "rules": Rules(),
+        "times": CronSimTimes(),
         "ready": {"store": store.check, "broker": switched.now},
         "version": "1",
     }

@@ -9,8 +9,8 @@ from sqlalchemy import Connection, insert, select
 
 from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.columns import now
+from oah.adapters.sql.governance_tables import audit
 from oah.adapters.sql.pages import LONGEST
-from oah.adapters.sql.tables import audit
 from oah.core.model.ids import WorkspaceId
 from oah.errors import InvalidRequest
 from oah.ports.audit import AuditFilter, AuditRow

@@ -155,3 +155,19 @@ Index(
     postgresql_where=text(PENDING),
     sqlite_where=text(PENDING),
 )
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at", Moment, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("data", Json, nullable=False, server_default="{}"),
+    # None: about the deployment, which only who sees all workspaces may know of.
+    Column("workspace_id", Text),
+    Index("ix_audit_at", "at"),
+    Index("ix_audit_subject", "subject"),
+    Index("ix_audit_workspace_id", "workspace_id"),
+)

@@ -2,8 +2,257 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, delete, insert, select, text, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
+
 from oah.adapters.sql.aggregate import Aggregate
+from oah.adapters.sql.audits import entry, record
+from oah.adapters.sql.columns import now
+from oah.adapters.sql.fleet_tables import FIRING, schedule_firings, schedules
+from oah.adapters.sql.pages import paged
+from oah.adapters.sql.rows import moment, parsed, required
+from oah.adapters.sql.tables import workspaces
+from oah.adapters.sql.text import require_sound
+from oah.core.model.ids import RunId, SessionId, WorkspaceId
+from oah.core.model.schedule import Firing, FiringOutcome, Overlap, Schedule
+from oah.errors import Conflict, InvalidRequest, NotFound
+from oah.ports.rows import Page
+from oah.ports.schedules import DueSchedule, NewSchedule
+
+CHANGES = frozenset({"name", "cron", "timezone", "overlap", "session_id", "template", "paused", "next_at"})
 
 
 class Schedules(Aggregate):
     """See ports.schedules.ScheduleStore."""
+
+    def create_schedule(self, schedule: NewSchedule) -> Schedule:
+        """Raises NotFound (workspace), Conflict ``name_taken``."""
+        require_sound(
+            id=schedule.id, name=schedule.name, cron=schedule.cron, timezone=schedule.timezone, by=schedule.by
+        )
+        with self._database.write() as connection:
+            known = select(workspaces.c.id).where(workspaces.c.id == schedule.workspace_id)
+            if connection.execute(known).first() is None:
+                raise NotFound(f"no workspace '{schedule.workspace_id}'")
+            _free(connection, schedule.workspace_id, schedule.name)
+            statement = insert(schedules).values(
+                id=schedule.id,
+                workspace_id=schedule.workspace_id,
+                name=schedule.name,
+                cron=schedule.cron,
+                timezone=schedule.timezone,
+                overlap=schedule.overlap.value,
+                session_id=schedule.session_id,
+                template=dict(schedule.template),
+                paused=schedule.paused,
+                next_at=schedule.next_at,
+                created_by=schedule.by,
+                created_at=now(),
+                updated_at=now(),
+            )
+            try:
+                connection.execute(statement)
+            except IntegrityError as error:  # two at once under one name
+                raise _taken(schedule.name) from error
+            made = _found(connection, schedule.id, None)
+            _written_down(connection, made, schedule.by, "created")
+            return made
+
+    def schedules(
+        self, workspace_id: WorkspaceId | None, *, cursor: str | None = None, limit: int = 100
+    ) -> Page[Schedule]:
+        """Newest first."""
+        statement = select(schedules)
+        if workspace_id is not None:
+            statement = statement.where(schedules.c.workspace_id == workspace_id)
+        with self._database.read() as connection:
+            return paged(
+                connection,
+                statement,
+                schedules,
+                lambda row: _schedule_of(row._mapping),
+                lambda item: (item.created_at, item.id),
+                cursor=cursor,
+                limit=limit,
+            )
+
+    def schedule(self, named: str, workspace_id: WorkspaceId | None) -> Schedule:
+        """By id, or by name."""
+        with self._database.read() as connection:
+            return _found(connection, named, workspace_id)
+
+    def update_schedule(
+        self, schedule_id: str, workspace_id: WorkspaceId | None, changes: Mapping[str, Any], *, by: str
+    ) -> Schedule:
+        """Under the row's lock."""
+        if unknown := set(changes) - CHANGES:
+            raise InvalidRequest(f"a schedule has no {', '.join(sorted(unknown))} to change")
+        values = dict(changes)
+        require_sound(by=by, **{name: values.get(name) for name in ("name", "cron", "timezone")})
+        if "overlap" in values:
+            values["overlap"] = Overlap(values["overlap"]).value
+        with self._database.write() as connection:
+            before = _found(connection, schedule_id, workspace_id, lock=True)
+            if values.get("name", before.name) != before.name:
+                _free(connection, before.workspace_id, values["name"])
+            statement = update(schedules).where(schedules.c.id == before.id).values(**values, updated_at=now())
+            try:
+                connection.execute(statement)
+            except IntegrityError as error:
+                raise _taken(values["name"]) from error
+            _written_down(connection, before, by, "changed", changed=sorted(changes))
+            return _found(connection, before.id, None)
+
+    def delete_schedule(self, schedule_id: str, workspace_id: WorkspaceId | None, *, by: str) -> Schedule:
+        """With its firings."""
+        with self._database.write() as connection:
+            found = _found(connection, schedule_id, workspace_id, lock=True)
+            connection.execute(delete(schedule_firings).where(schedule_firings.c.schedule_id == found.id))
+            connection.execute(delete(schedules).where(schedules.c.id == found.id))
+            _written_down(connection, found, by, "deleted")
+            return found
+
+    def firings(self, schedule_id: str, *, limit: int = 100) -> list[Firing]:
+        """Newest first."""
+        statement = (
+            select(schedule_firings)
+            .where(schedule_firings.c.schedule_id == schedule_id)
+            .order_by(schedule_firings.c.fire_at.desc())
+            .limit(limit)
+        )
+        with self._database.read() as connection:
+            return [_firing_of(row) for row in connection.execute(statement).mappings()]
+
+    def due_schedules(self, *, limit: int) -> tuple[datetime, list[DueSchedule]]:
+        """By the index of what fires."""
+        statement = (
+            select(schedules)
+            .where(text(FIRING), schedules.c.next_at <= now())
+            .order_by(schedules.c.next_at, schedules.c.id)
+            .limit(limit)
+        )
+        with self._database.read() as connection:
+            found = [_schedule_of(row) for row in connection.execute(statement).mappings()]
+            at = required(moment(connection.execute(select(now())).scalar_one()))
+            return at, [DueSchedule(each, _last_run(connection, each.id)) for each in found]
+
+    def end_firing(self, schedule: Schedule, firings: Sequence[Firing], *, next_at: datetime | None, keep: int) -> bool:
+        """Compare-and-set on `next_at` and `updated_at`."""
+        mine = (
+            schedules.c.id == schedule.id,
+            schedules.c.next_at == schedule.next_at,
+            schedules.c.updated_at == schedule.updated_at,
+        )
+        ran = [each.fire_at for each in firings if each.run_id is not None]
+        values: dict[str, Any] = {"next_at": next_at, **({"last_at": max(ran)} if ran else {})}
+        with self._database.write() as connection:
+            if connection.execute(update(schedules).where(*mine).values(**values)).rowcount != 1:
+                return False
+            for each in firings:
+                self._write(connection, each)
+            kept = (
+                select(schedule_firings.c.fire_at)
+                .where(schedule_firings.c.schedule_id == schedule.id)
+                .order_by(schedule_firings.c.fire_at.desc())
+                .offset(keep)
+                .limit(1)
+            )
+            oldest = connection.execute(kept).scalar_one_or_none()
+            if oldest is not None:
+                old = (schedule_firings.c.schedule_id == schedule.id, schedule_firings.c.fire_at <= oldest)
+                connection.execute(delete(schedule_firings).where(*old))
+            return True
+
+    def add_firing(self, firing: Firing) -> None:
+        """Made by hand."""
+        with self._database.write() as connection:
+            self._write(connection, firing)
+
+    def _write(self, connection: Connection, firing: Firing) -> None:
+        make = postgresql.insert if self._database.dialect == "postgresql" else sqlite.insert
+        connection.execute(
+            make(schedule_firings)
+            .values(
+                schedule_id=firing.schedule_id,
+                fire_at=firing.fire_at,
+                at=now(),
+                outcome=firing.outcome.value,
+                run_id=firing.run_id,
+                detail=firing.detail,
+            )
+            .on_conflict_do_nothing()
+        )
+
+
+def _found(connection: Connection, named: str, workspace_id: WorkspaceId | None, *, lock: bool = False) -> Schedule:
+    """Raises NotFound; of several workspaces' schedules of one name, none is meant."""
+    statement = select(schedules).where((schedules.c.id == named) | (schedules.c.name == named))
+    if workspace_id is not None:
+        statement = statement.where(schedules.c.workspace_id == workspace_id)
+    rows = connection.execute((statement.with_for_update() if lock else statement).limit(2)).mappings().all()
+    if len(rows) > 1:
+        raise NotFound(f"several workspaces have a schedule '{named}'", hint="name it by its id")
+    if not rows:
+        raise NotFound(f"no schedule '{named}'")
+    return _schedule_of(rows[0])
+
+
+def _free(connection: Connection, workspace_id: WorkspaceId, name: str) -> None:
+    same = (schedules.c.workspace_id == workspace_id, schedules.c.name == name)
+    if connection.execute(select(schedules.c.id).where(*same)).first() is not None:
+        raise _taken(name)
+
+
+def _taken(name: str) -> Conflict:
+    return Conflict(f"there is a schedule '{name}' already", code="name_taken", hint="change that one, or name it else")
+
+
+def _last_run(connection: Connection, schedule_id: str) -> RunId | None:
+    statement = (
+        select(schedule_firings.c.run_id)
+        .where(schedule_firings.c.schedule_id == schedule_id, schedule_firings.c.run_id.is_not(None))
+        .order_by(schedule_firings.c.fire_at.desc())
+        .limit(1)
+    )
+    found = connection.execute(statement).scalar_one_or_none()
+    return None if found is None else RunId(found)
+
+
+def _schedule_of(row: RowMapping) -> Schedule:
+    return Schedule(
+        id=row["id"],
+        workspace_id=WorkspaceId(row["workspace_id"]),
+        name=row["name"],
+        cron=row["cron"],
+        timezone=row["timezone"],
+        overlap=Overlap(row["overlap"]),
+        session_id=None if row["session_id"] is None else SessionId(row["session_id"]),
+        template=parsed(row["template"]),
+        paused=bool(row["paused"]),
+        next_at=moment(row["next_at"]),
+        last_at=moment(row["last_at"]),
+        created_by=row["created_by"],
+        created_at=required(row["created_at"]),
+        updated_at=required(row["updated_at"]),
+    )
+
+
+def _firing_of(row: RowMapping) -> Firing:
+    return Firing(
+        schedule_id=row["schedule_id"],
+        fire_at=required(row["fire_at"]),
+        at=moment(row["at"]),
+        outcome=FiringOutcome(row["outcome"]),
+        run_id=None if row["run_id"] is None else RunId(row["run_id"]),
+        detail=row["detail"],
+    )
+
+
+def _written_down(connection: Connection, schedule: Schedule, by: str, what: str, **data: Any) -> None:
+    about = {"workspace_id": schedule.workspace_id, "name": schedule.name, "cron": schedule.cron, **data}
+    record(connection, [entry(by, f"schedule.{what}", schedule.id, about)])

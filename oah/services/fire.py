@@ -1,0 +1,108 @@
+"""Fire: the leader's duty to make runs of schedules whose time has come."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import count
+
+from oah.core.model.run import RunStatus
+from oah.core.model.schedule import Firing, FiringOutcome, Schedule
+from oah.core.policy.schedules import Plan, Rules, View, plan
+from oah.errors import NotFound, RequestError
+from oah.ports.schedules import DueSchedule
+from oah.ports.telemetry import Telemetry
+from oah.services.cancel import cancel
+from oah.services.schedules import Clerk
+
+log = logging.getLogger(__name__)
+
+LIMIT = 100
+"""Schedules of one pass."""
+
+KEPT = 1_000
+"""Firings that are kept of each schedule."""
+
+COUNTED = 10_000
+"""Missed fire times that are counted one by one; beyond it is "more than"."""
+
+
+@dataclass(frozen=True, slots=True)
+class FireSchedules:
+    """One pass. Whoever else passes at the same moment makes the same runs, which are then one. Raises Unavailable."""
+
+    clerk: Clerk
+    telemetry: Telemetry
+    rules: Rules = field(default_factory=Rules)
+
+    def __call__(self, going_on: Callable[[], bool] = lambda: True) -> bool:
+        """Whether there may be more to fire at once."""
+        now, due = self.clerk.store.due_schedules(limit=LIMIT)
+        for each in due:
+            if not going_on():
+                return False
+            self._fire(each, now)
+        return len(due) == LIMIT
+
+    def _fire(self, found: DueSchedule, now: datetime) -> None:
+        schedule = found.schedule
+        assert schedule.next_at is not None  # it is due
+        times = self.clerk.times
+        latest = times.latest(schedule.cron, schedule.timezone, at=now) or schedule.next_at
+        view = View(schedule.next_at, max(latest, schedule.next_at), now, schedule.overlap, self._previous(found))
+        decided = plan(view, self.rules)
+        firings = [*self._missed(schedule, decided, view), *self._fired(schedule, decided, found)]
+        following = times.next(schedule.cron, schedule.timezone, after=max(view.latest, now))
+        if self.clerk.store.end_firing(schedule, firings, next_at=following, keep=KEPT):
+            for firing in firings:
+                self.telemetry.count("oah_schedule_firings_total", outcome=str(firing.outcome))
+                log.info("schedule %s at %s: %s", schedule.name, firing.fire_at.isoformat(), firing.outcome)
+
+    def _previous(self, found: DueSchedule) -> RunStatus | None:
+        if found.previous is None:
+            return None
+        try:
+            return self.clerk.store.run(found.previous, None).status
+        except NotFound:
+            return None
+
+    def _missed(self, schedule: Schedule, decided: Plan, view: View) -> list[Firing]:
+        if decided.missed is None:
+            return []
+        last = view.latest if decided.fire is None and decided.skip is None else None
+        missed, at = 0, decided.missed
+        for missed in count(1):
+            following = self.clerk.times.next(schedule.cron, schedule.timezone, after=at)
+            over = following is None or following > view.latest or (last is None and following == view.latest)
+            if over or missed == COUNTED:
+                break
+            assert following is not None
+            at = following
+        told = "1 fire time" if missed == 1 else f"{'more than ' if missed == COUNTED else ''}{missed} fire times"
+        return [_firing(schedule, decided.missed, FiringOutcome.MISSED, f"{told}, the last at {at.isoformat()}")]
+
+    def _fired(self, schedule: Schedule, decided: Plan, found: DueSchedule) -> list[Firing]:
+        if decided.skip is not None:
+            return [_firing(schedule, decided.skip, FiringOutcome.SKIPPED, f"{found.previous} has not ended")]
+        if decided.fire is None:
+            return []
+        by = f"schedule:{schedule.name}"
+        if decided.cancel and found.previous is not None:
+            cancel(self.clerk.store, self.clerk.broker, self.clerk.epoch(), found.previous, None, by=by)
+        answer = self.clerk.submit(schedule, decided.fire, by=by)
+        if isinstance(answer, RequestError):
+            return [_firing(schedule, decided.fire, FiringOutcome.REFUSED, f"{answer.code}: {answer.message}")]
+        return [
+            Firing(
+                schedule_id=schedule.id,
+                fire_at=decided.fire,
+                outcome=FiringOutcome.SUBMITTED,
+                run_id=answer.run.id,
+            )
+        ]
+
+
+def _firing(schedule: Schedule, fire_at: datetime, outcome: FiringOutcome, detail: str) -> Firing:
+    return Firing(schedule_id=schedule.id, fire_at=fire_at, outcome=outcome, detail=detail[:500])

@@ -1,0 +1,228 @@
+"""Schedules on both databases: exactly one run per fire time, whoever fires and dies in between."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from oah.adapters.cron.times import CronSimTimes
+from oah.adapters.system.clock import SystemClock
+from oah.adapters.system.ids import SystemIds
+from oah.core.model.ids import SessionId
+from oah.core.model.run import RunStatus
+from oah.core.model.schedule import Firing, FiringOutcome, Overlap, Schedule
+from oah.core.model.workspace import DEFAULT_WORKSPACE
+from oah.core.policy.schedules import Rules
+from oah.errors import Conflict, NotFound, Unavailable
+from oah.ports.store import RunFilter
+from oah.ports.telemetry import NullTelemetry
+from oah.services.fire import FireSchedules
+from oah.services.schedules import AskedSchedule
+from oah.services.schedules import Clerk as Scheduler
+from tests.support.servers_redis import FakeServer
+from tests.support.store_clerk import Clerk
+from tests.support.waiting import eventually
+
+S1 = SessionId("s1")
+
+
+class Skewed(SystemClock):
+    """The clock of a machine that is so many seconds off."""
+
+    def __init__(self, by: float) -> None:
+        self._by = timedelta(seconds=by)
+
+    def now(self) -> datetime:
+        return super().now() + self._by
+
+
+@pytest.fixture
+def scheduler(clerk: Clerk) -> Callable[[float], Scheduler]:
+    broker = FakeServer().broker()
+
+    def make(skew: float = 0) -> Scheduler:
+        return Scheduler(
+            store=clerk.store,
+            broker=broker,
+            clock=Skewed(skew),
+            ids=SystemIds(),
+            times=CronSimTimes(),
+            epoch=lambda: None,
+        )
+
+    return make
+
+
+def asked(**more: Any) -> AskedSchedule:
+    values: dict[str, Any] = {
+        "workspace_id": DEFAULT_WORKSPACE,
+        "name": "nightly",
+        "cron": "* * * * *",
+        "session_id": S1,
+    }
+    return AskedSchedule(**{**values, "run": {"input": "tick"}, **more})
+
+
+def fire(scheduler: Scheduler, *, catch_up: float = 60) -> None:
+    FireSchedules(scheduler, NullTelemetry(), Rules(timedelta(seconds=catch_up)))()
+
+
+def overdue(clerk: Clerk, schedule: Schedule, *, minutes: int = 0) -> datetime:
+    """Let its time have come: the last whole minute, or one so many before."""
+    now = datetime.fromtimestamp(clerk.store.now(), UTC)
+    due = now.replace(second=0, microsecond=0) - timedelta(minutes=minutes)
+    clerk.store.update_schedule(schedule.id, None, {"next_at": due}, by="test")
+    return due
+
+
+def outcomes(clerk: Clerk, schedule: Schedule) -> list[FiringOutcome]:
+    return [each.outcome for each in clerk.store.firings(schedule.id)]
+
+
+def test_rows(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:
+    made = scheduler().create(asked(timezone="Europe/Berlin", overlap=Overlap.QUEUE), by="someone")
+    assert made.next_at is not None and made.next_at > made.created_at
+    assert clerk.store.schedule("nightly", DEFAULT_WORKSPACE) == clerk.store.schedule(made.id, None) == made
+    assert clerk.store.schedules(DEFAULT_WORKSPACE).items == (made,)
+    with pytest.raises(Conflict):
+        scheduler().create(asked(), by="someone")
+    with pytest.raises(NotFound):
+        scheduler().create(asked(name="other", session_id=SessionId("s9")), by="someone")
+    other = scheduler().create(asked(name="other"), by="someone")
+    with pytest.raises(Conflict):
+        clerk.store.update_schedule(other.id, None, {"name": "nightly"}, by="someone")
+    changed = scheduler().change("nightly", None, {"cron": "0 0 1 1 *", "run": {"input": "tock"}}, by="someone")
+    assert changed.next_at is not None and (changed.next_at.month, changed.next_at.day) == (12, 31), (
+        "midnight in Berlin"
+    )
+    assert changed.template == {"run": {"input": "tock"}}
+    clerk.store.delete_schedule(other.id, None, by="someone")
+    with pytest.raises(NotFound):
+        clerk.store.schedule("other", None)
+
+
+def test_a_fire_time_is_one_run_whoever_dies_in_between(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:
+    made = scheduler().create(asked(overlap=Overlap.QUEUE), by="someone")
+    due = overdue(clerk, made)
+
+    class Dying:
+        """A store that is gone after the submit."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "end_firing":
+                raise Unavailable("killed")
+            return getattr(clerk.store, name)
+
+    first = scheduler()
+    dying = Scheduler(
+        store=Dying(),
+        broker=first.broker,
+        clock=first.clock,
+        ids=first.ids,
+        times=first.times,
+        epoch=first.epoch,  # type: ignore[arg-type]
+    )
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            fire(dying)
+    assert len(clerk.store.runs(RunFilter()).items) == 1
+    fire(scheduler())
+    [run] = clerk.store.runs(RunFilter()).items
+    [firing] = clerk.store.firings(made.id)
+    assert (firing.fire_at, firing.outcome, firing.run_id) == (due, FiringOutcome.SUBMITTED, run.id)
+    after = clerk.store.schedule(made.id, None)
+    assert after.last_at == due and after.next_at is not None and after.next_at > due
+    fire(scheduler())
+    assert len(clerk.store.runs(RunFilter()).items) == 1
+
+
+def test_overlap(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:
+    made = scheduler().create(asked(cron="* * * * * *"), by="someone")
+    mine = scheduler()
+
+    def until(outcome: FiringOutcome, count: int = 1) -> list[Firing]:
+        def look() -> list[Firing]:
+            fire(mine)
+            found = [each for each in clerk.store.firings(made.id) if each.outcome is outcome]
+            return found if len(found) >= count else []
+
+        return eventually(look, within=20, every=0.05)
+
+    [first] = until(FiringOutcome.SUBMITTED)
+    until(FiringOutcome.SKIPPED)
+    assert first.run_id is not None
+    assert [run.id for run in clerk.store.runs(RunFilter()).items] == [first.run_id], "it has not ended"
+    mine.change(made.id, None, {"overlap": Overlap.CANCEL_PREVIOUS}, by="test")
+    second = until(FiringOutcome.SUBMITTED, 2)[0]
+    assert second.run_id not in (None, first.run_id)
+    assert clerk.store.run(first.run_id, None).status is RunStatus.CANCELLED
+    triggered = mine.trigger("nightly", None, by="someone")
+    assert triggered.run_id is not None and triggered in [
+        replace(each, at=triggered.at) for each in clerk.store.firings(made.id)
+    ], "by hand, although the one before waits"
+
+
+def test_what_nobody_met_is_told_once(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:
+    made = scheduler().create(asked(overlap=Overlap.QUEUE), by="someone")
+    due = overdue(clerk, made, minutes=10)
+    fire(scheduler(), catch_up=3600)
+    newest, missed = clerk.store.firings(made.id)
+    assert (newest.outcome, missed.outcome, missed.fire_at) == (FiringOutcome.SUBMITTED, FiringOutcome.MISSED, due)
+    assert missed.detail is not None and missed.detail.split(",")[0] in ("10 fire times", "11 fire times")
+    assert len(clerk.store.runs(RunFilter()).items) == 1
+
+
+def test_paused_closed_and_a_session_of_its_own(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:
+    own = {"agent": "shell", "labels": {"by": "cron"}}
+    made = scheduler().create(asked(session_id=None, session=own, paused=True), by="someone")
+    overdue(clerk, made)
+    fire(scheduler())
+    assert outcomes(clerk, made) == []
+    clerk.store.update_schedule(made.id, None, {"paused": False}, by="test")
+    fire(scheduler())
+    [run] = clerk.store.runs(RunFilter()).items
+    session = clerk.store.session(run.session_id, None)
+    assert (session.id != S1, dict(session.labels), str(session.state)) == (True, {"by": "cron"}, "closing")
+    closed = scheduler().create(asked(name="to-a-closed-one"), by="someone")
+    clerk.store.close_session(S1, None)
+    overdue(clerk, closed)
+    fire(scheduler())
+    [firing] = clerk.store.firings(closed.id)
+    assert firing.outcome is FiringOutcome.REFUSED and firing.detail is not None and "session_closed" in firing.detail
+
+
+def test_three_that_believe_to_lead_with_wrong_clocks(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:
+    """Every second, three at once, their clocks two seconds apart: each fire time exactly once."""
+    made = scheduler().create(asked(cron="* * * * * *", overlap=Overlap.QUEUE), by="someone")
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def lead(skew: float) -> None:
+        mine = scheduler(skew)
+        try:
+            while not stop.wait(0.02):
+                fire(mine)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=lead, args=(skew,)) for skew in (-2, 0, 2)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(clerk.store.firings(made.id)) >= 4 or failures, within=30)
+    stop.set()
+    for thread in threads:
+        thread.join(20)
+    assert not failures, failures
+    found = sorted(clerk.store.firings(made.id), key=lambda each: each.fire_at)
+    assert {each.outcome for each in found} == {FiringOutcome.SUBMITTED}
+    gaps = {later.fire_at - earlier.fire_at for earlier, later in pairwise(found)}
+    assert gaps == {timedelta(seconds=1)}
+    runs = Counter(run.id for run in clerk.store.runs(RunFilter(limit=500)).items)
+    assert runs == Counter(each.run_id for each in found)
