@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from oah.core.model.ids import ClaimToken, SessionId
+from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
 from oah.core.policy.claim_order import View, order
 from oah.errors import EpochMismatch, InDoubt, LeaseError, Unavailable
@@ -25,6 +26,7 @@ from oah.services.host_bound import HostBound
 from oah.services.start import StartRuns
 from oah.worker.context import WorkerContext
 from oah.worker.recent import RecentWaits
+from oah.worker.shares import Share, Shares
 from oah.worker.slots import Slots
 from oah.worker.table import Table
 from oah.worker.waiting import Waiting
@@ -55,7 +57,9 @@ class Claimer:
         *,
         wake: Callable[[], None],
         waiting: Waiting | None = None,
+        shares: Shares | None = None,
     ) -> None:
+        self._shares = shares or Shares(context.all_lanes, context.slot_weight, slots=context.rules.slots)
         self._waiting = Waiting(context, table) if waiting is None else waiting
         self._context = context
         self._table = table
@@ -82,6 +86,10 @@ class Claimer:
         self.draining = False
         self.cordoned = False
         """Like a drain it ends new runs, and not those that waited and may go on."""
+        self.pressed = False
+        """The machine is under pressure: the same."""
+        self.full: Callable[[], None] = lambda: None
+        """Told when more is ready than fits."""
         self.tick_stale = False
         self.next_due: timedelta | None = None
         self.waits = RecentWaits(context.clock)
@@ -93,12 +101,13 @@ class Claimer:
 
     def hint(self) -> None:
         """There may be something to claim."""
+        self._shares.begin()
         self._hint.set()
         self._wake()
 
     def slot_freed(self, *, deaf: bool) -> None:
         """A slot became idle; ``deaf``: the ear was not listening for work."""
-        if self._more or deaf:
+        if self._more or deaf or self._shares.mixed:
             self.hint()
 
     def room(self) -> int:
@@ -110,13 +119,18 @@ class Claimer:
     def wanted(self) -> int:
         """Sessions to start a run of, as long as outcomes that are not settled stay bounded. Beyond their limit, runs
         that wait take the place of new ones."""
-        if self.stopped or self.cordoned or self.draining:
+        if self.stopped or self.cordoned or self.draining or self.pressed:
             return 0
         idle = self._slots.idle - max(len(self._waiting) - self._context.rules.waiting, 0)
         # What runs now will be an outcome too: outcomes and runs together stay within twice the slots, so that the
         # settler commits one batch while the next one runs (bounding them by the slots halves the batches; measured).
         room = self._context.rules.slots + idle - self.unsettled()
         return max(min(idle, room), 0)
+
+    def lanes(self) -> tuple[Lane, ...]:
+        """Those of which it would start a run now."""
+        wanted = self.wanted()
+        return self._shares.fitting(wanted) if wanted > 0 else ()
 
     @property
     def busy(self) -> bool:
@@ -178,14 +192,15 @@ class Claimer:
             self._turn += 1
             place = self._table.suspects == 0
             resumes_only = self.wanted() <= 0
-            view = View(self._context.all_lanes, want, place)
+            share = Share((), want) if resumes_only else self._shares.next(want)
+            view = View(share.lanes, want, place)
             request = ClaimRequest(
                 worker_id=self._context.worker_id,
                 request=token,
                 lease=self._context.rules.lease,
                 counter=counter,
-                want=want,
-                order=() if resumes_only else order(view, self._context.claim_rules, counter=self._turn),
+                want=share.want,
+                order=order(view, self._context.claim_rules, counter=self._turn),
                 suspect_place=place,
                 resumes_only=resumes_only,
             )
@@ -197,13 +212,21 @@ class Claimer:
     def _work(self, reply: ClaimReply, ours: Sequence[Claimed]) -> None:
         assert self._flight is not None
         flight, self._flight = self._flight, None
-        self._more = reply.more_left
+        if flight.request.order:
+            self._more = reply.more_left
         self.next_due = reply.next_due_in
         self.tick_stale = reply.ticked_ago is None or reply.ticked_ago > TICK_STALE
         if ours:
             self._begin(ours, flight.first_sent)
-        if reply.more_left and self.room() > 0:
+        self._go_round(reply, self.room())
+
+    def _go_round(self, reply: ClaimReply, room: int) -> None:
+        if reply.more_left and room > 0:
             self.hint()  # the script has left a token for whoever else has room
+        elif self._shares.left and room > 0:
+            self._hint.set()  # lanes of another weight
+        elif reply.more_left:
+            self.full()
 
     def _begin(self, claimed: Sequence[Claimed], sent_at: float) -> None:
         rules = self._context.rules
@@ -320,11 +343,13 @@ class Claimer:
             self._table.forget_request(self._flight.request.request)
             self._flight = None
         self._retry_at = self._context.clock.monotonic() + 0.25
+        self._shares.begin()
         self._hint.set()
 
     def _later(self, error: Unavailable) -> None:
         self._backoff = min(max(self._backoff * 2, 0.1), 2.0)
         self._retry_at = self._context.clock.monotonic() + self._backoff
+        self._shares.begin()
         self._hint.set()
         log.warning("claim again in %.1f s: %s", self._backoff, error)
 

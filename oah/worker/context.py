@@ -13,8 +13,9 @@ from oah.core.model.home import HomeMode, HomeRules
 from oah.core.model.hook import Hook
 from oah.core.model.ids import WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
-from oah.core.policy import claim_order, retry
+from oah.core.policy import claim_order, pressure, retry
 from oah.core.policy.answers import Rule
+from oah.core.policy.pressure import Usage
 from oah.ports.agent import AgentFactory, KillLadder
 from oah.ports.broker import Broker
 from oah.ports.clock import Clock, Ids
@@ -34,6 +35,7 @@ class WorkerRules:
     """The numbers of a worker. Sources: the table of defaults in the reference."""
 
     slots: int
+    """Open at most: the capacity that the fleet counts."""
     parked: int
     lease: timedelta
     warm_idle: timedelta
@@ -43,6 +45,12 @@ class WorkerRules:
     """What becomes of runs that still run when the grace is over."""
     heartbeat: timedelta
     ladder: KillLadder = field(default_factory=KillLadder)
+    slots_min: int | None = None
+    """Open at least; None: all of them, always."""
+    slot_idle: timedelta = timedelta(minutes=1)
+    """How long a slot is not used before it is closed."""
+    stuck: timedelta = timedelta(minutes=1)
+    """A claim loop that has not moved for so long is stuck."""
     waiting: int = 64
     """Runs that wait for an answer in no slot; each one more takes the place of a new run."""
     output_bytes: int = 1024 * 1024
@@ -54,6 +62,11 @@ class WorkerRules:
     agent_uid: int | None = None
     agent_gid: int | None = None
     """The user that agents run as; None: the worker's own."""
+
+    @property
+    def least(self) -> int:
+        """Slots that are always open."""
+        return self.slots if self.slots_min is None else min(self.slots_min, self.slots)
 
     @property
     def period(self) -> timedelta:
@@ -106,6 +119,11 @@ class WorkerContext:
     """Of a profile, over those of the deployment."""
     figures: Callable[[], Figures]
     """CPU percent and resident bytes of worker and host."""
+    machine: Callable[[], Usage] = Usage
+    """What the machine uses of its memory, processors and disk."""
+    pressure: pressure.Rules = field(default_factory=pressure.Rules)
+    slot_weight: Callable[[str], int] = lambda profile: 1
+    """How many slots an agent of a profile takes."""
     pid: int
     data_dir: Path
     homes: Homes

@@ -38,7 +38,7 @@ class Ear(ThreadComponent):
         self._nudged = threading.Event()
         self._looked_at = 0.0
         self.deaf = False
-        """Whether it listens to control only, because no slot is idle."""
+        """Whether it listens to control only, because no slot is idle, or not to lanes that too few are idle for."""
 
     def undeafen(self) -> None:
         """A slot is idle again: listen for work as well (once per wait)."""
@@ -72,9 +72,8 @@ class Ear(ThreadComponent):
         # Deaf is set before it is read again, so that a slot that frees in between is not missed.
         self._nudged.clear()
         self.deaf = True
-        deaf = self._claimer.wanted() <= 0
-        self.deaf = deaf
-        lanes = () if deaf else self._context.all_lanes
+        lanes = self._claimer.lanes()
+        self.deaf = len(lanes) < len(self._context.all_lanes)
         kind = self._context.broker.wait(self._context.worker_id, lanes, timeout=self._timeout())
         if self.stopping.is_set():
             return

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
 from oah.core.model.worker import WorkerReport, WorkerState
 from oah.worker.context import WorkerContext
+from oah.worker.elastic import Elastic
 from oah.worker.recent import LATELY, NOW, RecentWaits
-from oah.worker.work import Assignment
 
 
 def beat(
     context: WorkerContext,
     state: WorkerState,
-    working: Sequence[Assignment],
+    elastic: Elastic,
     *,
     parked: int,
     cordoned: bool,
@@ -23,10 +22,14 @@ def beat(
     waits: RecentWaits,
 ) -> None:
     """One report. Raises Unavailable."""
+    slots, usage = elastic.slots, elastic.usage
+    working = slots.working
     figures, telemetry = context.figures(), context.telemetry
     for each in WorkerState:
         telemetry.gauge("oah_worker_state", 1 if each is state else 0, state=str(each))
-    telemetry.gauge("oah_worker_slots", context.rules.slots)
+    telemetry.gauge("oah_worker_slots", slots.size)
+    telemetry.gauge("oah_worker_slots_max", context.rules.slots)
+    telemetry.gauge("oah_worker_slots_weight", slots.used)
     telemetry.gauge("oah_worker_slots_busy", len(working))
     telemetry.gauge("oah_worker_cordoned", int(cordoned))
     report = WorkerReport(
@@ -37,7 +40,7 @@ def beat(
         pool=context.pool,
         profiles=tuple(lane.profile for lane in context.lanes),
         state=state,
-        slots=context.rules.slots,
+        slots=slots.size,
         busy=len(working),
         parked=parked,
         cordoned=cordoned,
@@ -53,6 +56,12 @@ def beat(
         embedded=context.embedded,
         waits=waits.within(LATELY),
         waits_now=waits.within(NOW),
+        slots_max=context.rules.slots,
+        weight=slots.used,
+        pressure=elastic.pressure.names,
+        memory_ratio=usage.memory or 0.0,
+        load_ratio=usage.load or 0.0,
+        disk_ratio=usage.disk or 0.0,
     )
     serves = () if cordoned or draining else context.home_lanes
     context.broker.report(report, ttl=max(context.rules.heartbeat * 3, context.rules.lease), serves=serves)

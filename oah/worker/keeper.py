@@ -7,6 +7,7 @@ from collections.abc import Callable
 from oah.core.model.ids import SessionId
 from oah.ports.clock import Clock
 from oah.worker.context import WorkerContext
+from oah.worker.elastic import Elastic
 from oah.worker.parked import Parked, Warm
 from oah.worker.settler import Settler
 from oah.worker.slots import Slots
@@ -26,6 +27,9 @@ class Keeper:
         self.parked: Parked
         self.taking: Callable[[], bool] = lambda: True
         """Whether this worker claims at all: otherwise nobody else would come for the sessions that it keeps."""
+        self.elastic: Elastic | None = None
+        """When that is short of memory, agents that nobody needs now give up theirs: one in each pass, the longest idle
+        first."""
         self.cordon: Callable[[str], None] = lambda reason: None
 
     @property
@@ -36,6 +40,8 @@ class Keeper:
         """End the idle, the superfluous and the dead; hand called sessions on when no slot comes free for them."""
         self._context.telemetry.gauge("oah_worker_parked", len(self.parked))
         self.end(self.parked.expired())
+        if self.elastic is not None and self.elastic.short_of_memory:
+            self.end(self.parked.sessions()[:1])
         if (self._slots.idle > 0 and self.taking()) or not len(self.parked):
             self._full_since = None
             return

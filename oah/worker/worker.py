@@ -18,25 +18,26 @@ from oah.core.model.ids import WorkerId
 from oah.core.model.worker import WorkerState
 from oah.errors import OahError, Unavailable
 from oah.ports.commands import CommandKind
-from oah.ports.store import Stop
 from oah.ports.terminal import HostLost
 from oah.runtime.component import Component, ThreadComponent
 from oah.runtime.loop import Backoff, Loop
-from oah.worker.attempt import Attempts, end_soon
+from oah.worker.attempt import Attempts
 from oah.worker.claimer import Claimer
 from oah.worker.context import WorkerContext
 from oah.worker.draining import Draining, give_back
 from oah.worker.ear import Ear
+from oah.worker.elastic import EVERY, Elastic
 from oah.worker.engine import Engine
 from oah.worker.errands import Errands
 from oah.worker.heartbeat import beat
 from oah.worker.hooks import Hooks
+from oah.worker.intake import Intake
 from oah.worker.keeper import Keeper
+from oah.worker.losses import Losses
 from oah.worker.parked import Parked, Warm
 from oah.worker.prepare import prepare
 from oah.worker.settler import Settler
-from oah.worker.slots import Slots
-from oah.worker.table import Entry, Table
+from oah.worker.table import Table
 from oah.worker.teller import Teller
 from oah.worker.waiting import Waiting
 from oah.worker.witnesses import Mark, Renew, Vigil
@@ -70,11 +71,11 @@ class Worker(ThreadComponent):
         rules = context.rules
         self._started_at: datetime = context.clock.now()
         self._phase = WorkerState.STARTING
-        self._cordoned = False
         self._crash: BaseException | None = None
         self.table = Table(lease=rules.lease, margin=rules.margin)
         self._engines = [Engine("engine")] if context.one_engine else [Engine("settler"), Engine("claimer")]
-        self._slots = Slots(rules.slots, execute=self._execute, freed=self._freed, crashed=self._crashed)
+        self._elastic = Elastic(context, execute=self._execute, freed=self._freed, crashed=self._crashed)
+        self._slots = self._elastic.slots
         self._parked = Parked(
             capacity=rules.parked,
             idle=rules.warm_idle,
@@ -84,7 +85,9 @@ class Worker(ThreadComponent):
         )
         self._waiting = waiting = Waiting(context, self.table)
         self._settler = Settler(context, self.table, self._parked, wake=self._engines[0].wake, waiting=waiting)
-        self._claimer = Claimer(context, self.table, self._slots, wake=self._engines[-1].wake, waiting=waiting)
+        self._claimer = Claimer(
+            context, self.table, self._slots, wake=self._engines[-1].wake, waiting=waiting, shares=self._elastic.shares
+        )
         self._claimer.unsettled = lambda: self._settler.unsettled
         self._teller = Teller(context)
         self._claimer.started, self._settler.happened = self._teller.begun, self._teller.happened
@@ -94,7 +97,7 @@ class Worker(ThreadComponent):
         self._settler.over = self._hooks.over
         self._keeper = Keeper(context, self.table, self._slots, self._settler)
         self._keeper.parked, self._keeper.cordon = self._parked, self._cordon_self
-        self._keeper.taking = lambda: not self._cordoned
+        self._keeper.taking, self._keeper.elastic = lambda: self._intake.taking, self._elastic
         self._errands = Errands(context, self.table, self._slots, self._keeper)
         self._hooks.happened = self._errands.speaker.happened = self._teller.happened
         self._settler.parked = self._errands.parked
@@ -119,21 +122,32 @@ class Worker(ThreadComponent):
         )
         waiting.finish, self._errands.waiting = self._attempts, waiting.all
         self._ear = Ear(context, self._claimer, look=self._look)
+        self._intake = Intake(self._claimer, self._ear, self._elastic, changed=self._changed)
         self._vigil = Vigil(context)
         self._renew = Renew(context, self.table, self._vigil, mark_now=self._mark_now)
-        self._mark = Mark(context, self.table, self._vigil, self._renew, self)
+        self._waiting_loop = self._loop("waiting", waiting, timedelta(seconds=1))
+        losses = Losses(
+            context, self.table, self._slots, waiting, self._keeper, self._hooks, look=self._waiting_loop.wake
+        )
+        self._mark = Mark(context, self.table, self._vigil, self._renew, losses)
+        self._loops = self._timed()
+        self._load_engines()
+
+    def _timed(self) -> list[Loop]:
+        rules, second = self._context.rules, timedelta(seconds=1)
         self._mark_loop = self._loop("mark", self._mark, rules.period)
         self._heartbeat_loop = self._loop("heartbeat", self._heartbeat, rules.heartbeat)
-        self._waiting_loop = self._loop("waiting", waiting, timedelta(seconds=1))
-        self._loops = [
+        elastic = self._loop("elastic", self._elastic, EVERY)
+        self._claimer.full = elastic.wake
+        return [
             self._loop("renew", self._renew, rules.period),
             self._mark_loop,
             self._heartbeat_loop,
             self._waiting_loop,
-            self._loop("keeper", self._keeper, timedelta(seconds=1)),
+            elastic,
+            self._loop("keeper", self._keeper, second),
             self._loop("tidy", self._tidy, rules.tidy),
         ]
-        self._load_engines()
 
     def _load_engines(self) -> None:
         if self._context.one_engine:
@@ -175,9 +189,9 @@ class Worker(ThreadComponent):
         beat(
             self._context,
             self.state,
-            self._slots.working,
+            self._elastic,
             parked=len(self._parked) + len(self._waiting),
-            cordoned=self._cordoned,
+            cordoned=self._intake.cordoned,
             draining=self._draining,
             started_at=self._started_at,
             waits=self._claimer.waits,
@@ -293,33 +307,6 @@ class Worker(ThreadComponent):
 
     # --- told by the parts ---
 
-    def lost(self, entries: list[Entry]) -> None:
-        """SQL no longer knows these as ours: end their agents, write nothing."""
-        ids = {(entry.session_id, entry.token) for entry in entries}
-        log.warning("sessions lost: %s", ", ".join(sorted(session for session, _ in ids)))
-        self._context.telemetry.count("oah_leases_lost_total", len(ids), how="told")
-        for assignment in self._slots.working:
-            if (assignment.fence.session_id, assignment.fence.token) in ids:
-                assignment.lost = True
-                end_soon(assignment.agent)
-        for assignment in self._waiting.all():
-            if (assignment.fence.session_id, assignment.fence.token) in ids:
-                assignment.lost = True
-                self._waiting.end(assignment)
-        warm = [entry.session_id for entry in entries if entry.phase == "parked"]
-        if warm:
-            threading.Thread(target=self._keeper.end, args=(warm,), daemon=True).start()
-
-    def stop_runs(self, stops: tuple[Stop, ...]) -> None:
-        """Somebody wants these runs stopped; their slots see it within a quarter of a second."""
-        news = {stop.fence: stop for stop in stops if self.table.stop(stop)}
-        for assignment in [*self._slots.working, *self._waiting.all()] if news else ():
-            stop = news.get(assignment.fence)
-            if stop is not None:
-                self._hooks.asked_to_stop(assignment, by=stop.by, reason=stop.reason.value)
-        if news:
-            self._waiting_loop.wake()
-
     def _look(self) -> None:
         """Control said "look": commands and cancels are rows in SQL."""
         self._mark_loop.wake()
@@ -333,15 +320,15 @@ class Worker(ThreadComponent):
             log.info("%s by %s", command.kind, command.by)
             match command.kind:
                 case CommandKind.CORDON:
-                    self._set_cordoned(cordoned=True)
+                    self._intake.cordon(cordoned=True)
                 case CommandKind.UNCORDON:
                     # Also the end of a drain that has not ended the process: what is claimed must not be given back.
                     self._drains.end()
                     self._claimer.stopped = self._phase is WorkerState.STOPPING
-                    self._set_cordoned(cordoned=False)
+                    self._intake.cordon(cordoned=False)
                 case CommandKind.DRAIN:
                     self._drains.begin(drain_from(command.data))
-                    self._set_cordoned(cordoned=True)
+                    self._intake.cordon(cordoned=True)
                 case CommandKind.KILL | CommandKind.CLOSE | CommandKind.STEER | CommandKind.INPUT:
                     self._errands(command)
 
@@ -353,15 +340,9 @@ class Worker(ThreadComponent):
         self._take_commands()
         self.report()
 
-    def _set_cordoned(self, *, cordoned: bool) -> None:
-        self._cordoned = self._claimer.cordoned = cordoned
-        self._heartbeat_loop.wake()
-        self._claimer.hint()
-        self._ear.undeafen()
-
     def _cordon_self(self, reason: str) -> None:
         log.error("cordoned: %s", reason)
-        self._set_cordoned(cordoned=True)
+        self._intake.cordon(cordoned=True)
 
     def _host_lost(self, lost: HostLost) -> None:
         log.error("PTY host lost: %s (%d agents)", lost.reason, len(lost.agent_ids))
@@ -376,17 +357,17 @@ class Worker(ThreadComponent):
         self._keeper.ended(warm, empty=empty)
 
     def _settled(self) -> None:
-        """Outcomes that bounded the claims are gone."""
         self._engines[-1].wake()
-        if self._ear.deaf and self._claimer.wanted() > 0:
-            self._ear.undeafen()
+        self._intake.settled()
+
+    def _freed(self) -> None:
+        self._intake.freed()
+
+    def _changed(self) -> None:
+        self._heartbeat_loop.wake()
 
     def _mark_now(self) -> None:
         self._mark_loop.wake()
-
-    def _freed(self) -> None:
-        self._claimer.slot_freed(deaf=self._ear.deaf)
-        self._ear.undeafen()
 
     def _crashed(self, error: BaseException) -> None:
         log.critical("a slot crashed", exc_info=error)

@@ -146,7 +146,7 @@ def test_commands_are_read_while_the_broker_is_away() -> None:
     of, _ = worker(Scripted(take_commands=told(CommandKind.CORDON)), report=[Unavailable("away")])
     with pytest.raises(Unavailable):
         of._heartbeat()
-    assert of._cordoned
+    assert of._intake.cordoned
 
 
 @pytest.mark.parametrize("cordoned", [False, True])

@@ -20,7 +20,7 @@ def test_a_promotion_that_fails_does_not_end_the_ear(error: OahError) -> None:
     hints: list[int] = []
     promoted = Scripted(promote=[error, None])
     waits = Scripted(wait=[lambda *args, timeout: threading.Event().wait(0.01) or None], look=[None])
-    claimer = SimpleNamespace(wanted=lambda: 1, tick_stale=True, next_due=None, hint=lambda: hints.append(1))
+    claimer = SimpleNamespace(lanes=lambda: (), tick_stale=True, next_due=None, hint=lambda: hints.append(1))
     ear = Ear(context(None, waits, promote=promoted.promote), claimer, look=lambda: None)  # type: ignore[arg-type]
     ear.start()
     eventually(lambda: promoted.called("promote") >= 2 or ear.failure is not None, within=5)

@@ -20,6 +20,7 @@ take.
 * ``[[hooks]]`` ``name``, ``when``, ``command`` or ``url``, ``timeout_seconds``: called around its runs (hooks.py).
 * ``idle_timeout_seconds``: how long a turn may go without progress (no limit when left out); ``cpu_is_progress``:
 whether the processor time of its tree counts as progress.
+* ``slot_weight``: how many slots of a worker one of its agents takes (1): an agent of 700 MB is not one of 50 MB.
 * ``[home]``, ``[limits]``: see housing.py. ``[resume]``: see resuming.py.
 * ``steer``: whether a text may be typed to it while it works; it drops at the end of a turn what it did not read.
 * ``messages``: whether messages for its sessions may be given to it as texts; without the key to all but interpreters
@@ -92,6 +93,7 @@ class Profile:
     retry: RetryWish = NO_WISH
     answers: tuple[Mapping[str, Any], ...] = ()
     wait: timedelta | None = None
+    slot_weight: int = 1
     tables: Mapping[str, Any] = field(default_factory=dict)
     """What others read (`screen_profile.py`, `resuming.py`, `housing.py`)."""
     source: str = ""
@@ -137,6 +139,7 @@ def profile_from(table: Mapping[str, Any], *, source: str) -> Profile:
             "cpu_is_progress",
             "steer",
             "messages",
+            "slot_weight",
         )
         if key in table
     }
@@ -217,6 +220,7 @@ _TYPES = {
     "answers": "list of tables",
     "wait_timeout_seconds": "number",
     "steer": "boolean",
+    "slot_weight": "whole number",
     "messages": "boolean",
     "recovery": "table",
     "retry": "table",
@@ -243,6 +247,8 @@ def _fits(value: object, kind: str) -> bool:
             return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
         case "boolean":
             return isinstance(value, bool)
+        case "whole number":
+            return isinstance(value, int) and not isinstance(value, bool) and value > 0
         case "number":
             return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
         case _:
