@@ -119,7 +119,7 @@ def plot(course: Course, title: str) -> str:
             f'<text x="{x:.0f}" y="{HEIGHT - 10}" text-anchor="middle" fill="#495057">{minutes} min</text>',
         ]
     for number, (name, colour, dashes, value) in enumerate(LINES):
-        path = _path([(s.at, value(s)) for s in samples], point)
+        path = _path([(s.at, round(value(s) / top * 250) * top / 250) for s in samples], point)
         x = WIDTH - 220 + number * 74
         parts += [
             f'<path d="{path} M{x},14 H{x + 16}" fill="none" stroke="{colour}" stroke-width="1.6"',
