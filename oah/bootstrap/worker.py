@@ -21,6 +21,7 @@ from oah.adapters.pty.programs import Programs
 from oah.adapters.pty.recording import RecordingWriter
 from oah.adapters.sql.history import HistoryFile
 from oah.adapters.system.figures import ProcessGauge
+from oah.adapters.system.machine import MachineGauge
 from oah.bootstrap.answers import WorkspaceRules, profile_rules, wait_timeouts
 from oah.bootstrap.endpoint import PrivateEndpoint
 from oah.bootstrap.hardening import shield_worker
@@ -33,10 +34,10 @@ from oah.core.dialogue.profile import Kind, Profile
 from oah.core.model.home import HomeMode, HomeRules
 from oah.core.model.hook import Hook
 from oah.core.model.lane import Lane
-from oah.core.policy import claim_order, retry
+from oah.core.policy import claim_order, pressure, retry
 from oah.runtime.group import Group
 from oah.runtime.prelude import Prelude
-from oah.settings import Settings
+from oah.settings import PressureSettings, Settings
 from oah.worker.context import WorkerContext, WorkerRules
 from oah.worker.draining import grace_of
 from oah.worker.identity import Identity, take_name
@@ -87,6 +88,9 @@ def worker_of(
         withdrawn=withdrawn,
         rules=WorkerRules(
             slots=slots,
+            slots_min=section.slots_min,
+            slot_idle=timedelta(seconds=section.slot_idle_seconds),
+            stuck=timedelta(seconds=section.stuck_seconds),
             parked=2 * slots if section.parked is None else section.parked,
             waiting=8 * slots if section.waiting is None else section.waiting,
             lease=settings.lease,
@@ -115,6 +119,9 @@ def worker_of(
         claim_rules=claim_order.Rules(),
         retry_rules=retry_rules(settings, catalogue),
         figures=gauge.read,
+        machine=MachineGauge(settings.data_dir).read,
+        pressure=pressure_rules(section.pressure),
+        slot_weight=slot_weights(catalogue),
         data_dir=settings.data_dir,
         homes=homes,
         place=homes.mark(),
@@ -172,6 +179,23 @@ def retry_rules(settings: Settings, catalogue: Mapping[str, Profile]) -> Callabl
     )
     rules = {name: retry.merged(deployment, profile.retry) for name, profile in catalogue.items()}
     return lambda profile: rules.get(profile, deployment)
+
+
+def slot_weights(catalogue: Mapping[str, Profile]) -> Callable[[str], int]:
+    """How many slots an agent of a profile takes."""
+    heavy = {name: profile.slot_weight for name, profile in catalogue.items() if profile.slot_weight != 1}
+    return lambda profile: heavy.get(profile, 1)
+
+
+def pressure_rules(section: PressureSettings) -> pressure.Rules:
+    """The thresholds of a deployment."""
+    return pressure.Rules(
+        memory=section.memory,
+        load=section.load,
+        disk=section.disk,
+        hysteresis=section.hysteresis,
+        hold=timedelta(seconds=section.hold_seconds),
+    )
 
 
 def _takes_messages(catalogue: Mapping[str, Profile]) -> Callable[[str], bool]:

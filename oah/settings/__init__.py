@@ -14,7 +14,13 @@ from oah.settings.policies import (
     RetrySettings,
     WebhookSettings,
 )
-from oah.settings.processes import ControllerSettings, GatewaySettings, JobsSettings, WorkerSettings
+from oah.settings.processes import (
+    ControllerSettings,
+    GatewaySettings,
+    JobsSettings,
+    PressureSettings,
+    WorkerSettings,
+)
 from oah.settings.root import MEMORY_URL, AuthMode, HomeMode, RecoveryStrategy, Settings
 from oah.settings.section import Section
 
@@ -29,6 +35,7 @@ __all__ = [
     "LimitSettings",
     "MEMORY_URL",
     "MailSettings",
+    "PressureSettings",
     "RecoveryStrategy",
     "RedisSettings",
     "RetentionSettings",

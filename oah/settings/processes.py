@@ -11,6 +11,21 @@ from oah.core.model.drain import AtDeadline
 from oah.settings.section import Section
 
 
+class PressureSettings(Section):
+    """When a worker takes no new runs and opens no slots. A threshold of 0: not looked at."""
+
+    memory: float = Field(default=0.92, ge=0, le=1)
+    """In use, of what the machine or the worker's control group may, whichever is fuller."""
+    load: float = Field(default=8, ge=0)
+    """Load average of one minute per core of the machine."""
+    disk: float = Field(default=0.95, ge=0, le=1)
+    """In use, of the disk of the data directory: blocks or names."""
+    hysteresis: float = Field(default=0.05, ge=0, lt=1)
+    """The part of its threshold that a figure has to fall below it before the pressure ends."""
+    hold_seconds: float = Field(default=10, ge=0)
+    """No pressure is shorter."""
+
+
 class WorkerSettings(Section):
     """A worker process (or an embedded worker)."""
 
@@ -18,6 +33,14 @@ class WorkerSettings(Section):
     """Default: the host name, ``-N`` for further ones on a host."""
     pool: str = "default"
     slots: int = Field(default=8, ge=1, le=512)
+    """Open at most."""
+    slots_min: int | None = Field(default=None, ge=1, le=512)
+    """Open at least; between this and ``slots`` they open when they are needed. None: always all of them."""
+    slot_idle_seconds: float = Field(default=60, ge=0)
+    """A slot that has not been used for so long is closed."""
+    stuck_seconds: float = Field(default=60, gt=0)
+    """A worker whose claim loop has not moved for so long says that it is no longer alive."""
+    pressure: PressureSettings = PressureSettings()
     parked: int | None = Field(default=None, ge=0)
     """Parked sessions; None means twice the slots."""
     waiting: int | None = Field(default=None, ge=0)
