@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from oah.core.model.group import Pause
 from oah.core.model.ids import RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.session import HoldReason
@@ -15,7 +16,7 @@ from oah.core.policy.waiting import Before, Cap
 
 @dataclass(frozen=True, slots=True)
 class WaitFacts:
-    """Of one queued run: its session, what runs or waits before it, and its workspace's cap where there is one."""
+    """Of one queued run: its session, what runs or waits before it, and caps and pauses that concern it."""
 
     lane: Lane
     deferred: bool
@@ -25,7 +26,10 @@ class WaitFacts:
     recovery_attempts: int
     holds: Mapping[HoldReason, datetime | None]
     before: Before | None
-    cap: Cap | None
+    caps: tuple[Cap, ...] = ()
+    """Of its workspace, its profile, all, as far as there are any."""
+    pause: Pause | None = None
+    """Of a group that it belongs to; the widest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class WaitStore(Protocol):
     """Reads only, each by an index."""
 
     def waits(self, runs: Sequence[RunId]) -> dict[RunId, WaitFacts]:
-        """Of those of the runs that are queued; two statements, whatever their number."""
+        """Of those of the runs that are queued; three statements, whatever their number; one more where caps stand."""
         ...
 
     def diagnosis(

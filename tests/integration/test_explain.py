@@ -116,7 +116,7 @@ def test_a_workspace_at_its_cap(world: World) -> None:
     [waiting] = [run for run in (world.store.run(name, None) for name in world.accepted) if run.status == "queued"]
     assert wait_reasons(world.store, Looks(world.broker), [waiting])[waiting.id].code == "no_worker", "first of all"
     facts = world.store.waits([waiting.id])[waiting.id]
-    assert facts.cap is not None and (facts.cap.active, facts.cap.most) == (1, 1)
+    assert [(cap.active, cap.most) for cap in facts.caps] == [(1, 1)]
 
 
 def test_the_leader_shows_it_as_figures(world: World) -> None:

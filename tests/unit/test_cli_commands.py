@@ -463,3 +463,50 @@ def test_a_run_may_say_what_becomes_of_it_when_its_worker_is_lost(call: Oah) -> 
     assert api.body()["recovery"] == {"strategy": "fail", "max_attempts": 0}
     _, api = call("run", "submit", "ses_1", "x", routes=ACCEPT)
     assert "recovery" not in api.body()
+
+
+# --- pauses and caps ------------------------------------------------------------------------------------------------
+
+PAUSE = {"kind": "pool", "name": "gpu", "reason": "night", "by": "key:1", "at": "2026-01-02T03:04:05Z"}
+
+
+def test_pause_and_resume_name_what_they_mean(call: Oah) -> None:
+    result, api = call("pause", "pool", "gpu", "--reason", "night", routes={"POST /v1/pauses": (201, PAUSE)})
+    assert (result.exit_code, result.stdout) == (0, "pool gpu paused\n")
+    assert api.body() == {"kind": "pool", "name": "gpu", "reason": "night"}
+    was = {"kind": "all", "name": None, "was_paused": False}
+    result, api = call("resume", "all", routes={"POST /v1/pauses/resume": was})
+    assert (result.exit_code, result.stdout) == (0, "all was not paused\n")
+    result, _ = call("pause", "session", "ses_1", routes={"POST /v1/sessions/ses_1/pause": {"id": "ses_1"}})
+    assert (result.exit_code, result.stdout) == (0, "session ses_1 paused\n")
+    result, _ = call("pauses", routes={"GET /v1/pauses": {"items": [PAUSE]}})
+    assert "gpu" in result.stdout and "night" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("pause", "all", "gpu"),
+        ("pause", "pool"),
+        ("resume", "workspace"),
+        ("pause", "session", "ses_1", "--reason", "x"),
+        ("cap", "set", "all", "profile", "3"),
+        ("cap", "set", "profile", "3"),
+        ("cap", "set", "profile", "shell", "0"),
+    ],
+)
+def test_pauses_and_caps_that_say_too_much_or_too_little(call: Oah, args: tuple[str, ...]) -> None:
+    result, api = call(*args)
+    assert result.exit_code == 2 and not api.asked
+
+
+def test_cap_set_of_a_profile_a_workspace_and_all(call: Oah) -> None:
+    cap = {"kind": "profile", "name": "shell", "max_active_runs": 3}
+    result, api = call("cap", "set", "profile", "shell", "3", routes={"PUT /v1/caps": cap})
+    assert (result.stdout, api.body()) == ("profile shell: 3 at once\n", cap)
+    result, api = call("cap", "set", "all", "none", routes={"PUT /v1/caps": {}})
+    assert (result.stdout, api.body()) == ("all: no cap\n", {"kind": "all", "max_active_runs": None})
+    result, api = call("cap", "set", "workspace", "acme", "5", routes={"PATCH /v1/workspaces/acme": {}})
+    assert (result.stdout, api.body()) == ("workspace acme: 5 at once\n", {"max_active_runs": 5})
+    result, _ = call("cap", "list", routes={"GET /v1/caps": {"items": [cap]}})
+    assert "shell" in result.stdout

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oah.core.model.group import ALL, Group, GroupKind, Pause
 from oah.core.model.ids import RunId, WorkerId
 from oah.core.model.lane import Lane
 from oah.core.model.run import RunStatus
@@ -18,6 +19,7 @@ from oah.core.policy.waiting import Before, Cap, View, WaitCode, why
 LANE = Lane("default", "shell")
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LATER = NOON + timedelta(hours=1)
+GROUPS = (GroupKind.WORKSPACE, GroupKind.PROFILE, GroupKind.ALL)
 
 
 def worker(**more: Any) -> WorkerReport:
@@ -93,9 +95,20 @@ BUSY = worker(busy=2, state=WorkerState.BUSY)
             WaitCode.NO_WORKER,
             {"lane": "default/shell", "workers": 2, "withdrawn": {}},
         ),
-        ({"cap": Cap(3, 3)}, WaitCode.WORKSPACE_CAP, {"active": 3, "max_active_runs": 3}),
-        ({"cap": Cap(0, 0)}, WaitCode.WORKSPACE_CAP, {"active": 0, "max_active_runs": 0}),
-        ({"cap": Cap(2, 3)}, WaitCode.DISPATCHING, {}),
+        ({"caps": (Cap(3, 3),)}, WaitCode.WORKSPACE_CAP, {"active": 3, "max_active_runs": 3}),
+        ({"caps": (Cap(0, 0),)}, WaitCode.WORKSPACE_CAP, {"active": 0, "max_active_runs": 0}),
+        ({"caps": (Cap(2, 3),)}, WaitCode.DISPATCHING, {}),
+        (
+            {"caps": (Cap(2, 3), Cap(4, 4, GroupKind.PROFILE), Cap(9, 9, GroupKind.ALL))},
+            WaitCode.PROFILE_CAP,
+            {"profile": "shell", "active": 4, "max_active_runs": 4},
+        ),
+        ({"caps": (Cap(9, 9, GroupKind.ALL),)}, WaitCode.GLOBAL_CAP, {"active": 9, "max_active_runs": 9}),
+        (
+            {"pause": Pause(Group(GroupKind.POOL, "default"), "key:1", NOON, "night")},
+            WaitCode.PAUSED,
+            {"kind": "pool", "name": "default", "by": "key:1", "since": NOON, "reason": "night"},
+        ),
         ({"workers": (BUSY, BUSY)}, WaitCode.NO_FREE_SLOT, {"workers": 2, "slots": 4, "suspect": False}),
         ({"recovery_attempts": 1}, WaitCode.NO_FREE_SLOT, {"workers": 1, "slots": 2, "suspect": True}),
         ({"leader": False}, WaitCode.NO_LEADER, {}),
@@ -118,9 +131,11 @@ def test_reasons(change: dict[str, Any], code: WaitCode, data: dict[str, Any]) -
             WaitCode.SESSION_HELD,
         ),
         ([{"before": Before(RunId("r"), RunStatus.QUEUED)}, {"workers": ()}], WaitCode.BEHIND_RUN),
-        ([{"workers": ()}, {"cap": Cap(1, 1)}], WaitCode.NO_WORKER),
-        ([{"workers": (BUSY,)}, {"cap": Cap(1, 1)}], WaitCode.WORKSPACE_CAP),
+        ([{"workers": ()}, {"caps": (Cap(1, 1),)}], WaitCode.NO_WORKER),
+        ([{"workers": (BUSY,)}, {"caps": (Cap(1, 1),)}], WaitCode.WORKSPACE_CAP),
         ([{"workers": (BUSY,)}, {"leader": False}], WaitCode.NO_FREE_SLOT),
+        ([{"pause": Pause(ALL, "key:1", NOON)}, {"broker_away": True}], WaitCode.PAUSED),
+        ([{"pause": Pause(ALL, "key:1", NOON)}, {"holds": {HoldReason.PAUSED: None}}], WaitCode.SESSION_HELD),
     ],
 )
 def test_the_first_of_several(views: list[dict[str, Any]], code: WaitCode) -> None:
@@ -142,7 +157,8 @@ def test_the_first_of_several(views: list[dict[str, Any]], code: WaitCode) -> No
         recovery_attempts=st.integers(0, 2),
         holds=st.dictionaries(st.sampled_from(HoldReason), st.none() | st.just(NOON)),
         before=st.none() | st.just(Before(RunId("r"), RunStatus.RUNNING)),
-        cap=st.none() | st.builds(Cap, st.integers(0, 2), st.integers(0, 2)),
+        pause=st.none() | st.just(Pause(ALL, "key:1", NOON)),
+        caps=st.lists(st.builds(Cap, st.integers(0, 2), st.integers(0, 2), st.sampled_from(GROUPS)), max_size=3),
         workers=st.lists(st.sampled_from([worker(), BUSY, worker(cordoned=True), worker(pool="x")]), max_size=3),
         broker_away=st.booleans(),
         rebuilding=st.booleans(),

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Table, and_, delete, select
+from sqlalchemy import Connection, Integer, Table, Text, and_, delete, func, literal, select, text, union_all
 
 from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.audits import entry, record
 from oah.adapters.sql.columns import now
 from oah.adapters.sql.fleet_tables import caps, pauses
-from oah.adapters.sql.tables import workspaces
+from oah.adapters.sql.rows import required
+from oah.adapters.sql.tables import runs, sessions, workspaces
 from oah.adapters.sql.text import require_sound
 from oah.core.model.group import Cap, Group, GroupKind, Pause
+from oah.core.model.ids import WorkspaceId
+from oah.core.model.lane import Lane
+from oah.core.policy import waiting
 from oah.errors import InvalidRequest, NotFound
 
+NO_WORKSPACE = WorkspaceId("")
 CAPPED = (GroupKind.ALL, GroupKind.PROFILE)
 """Kinds whose caps stand here."""
 
@@ -78,6 +85,61 @@ class Pauses(Aggregate):
             return gone
 
 
+@dataclass(frozen=True, slots=True)
+class Governance:
+    """What is paused and capped, and how many runs hold a slot: by profile, where there are caps."""
+
+    pauses: tuple[Pause, ...]
+    caps: tuple[Cap, ...]
+    running: Mapping[str, int]
+
+    def pause_of(self, lane: Lane, workspace_id: WorkspaceId) -> Pause | None:
+        """That of all first, then in the order of the kinds."""
+        return next((each for each in self.pauses if each.group.has(lane, workspace_id)), None)
+
+    def caps_of(self, lane: Lane) -> tuple[waiting.Cap, ...]:
+        """That of the profile, then that of all."""
+        found = []
+        for cap in reversed(self.caps):
+            kind = cap.group.kind
+            if cap.group.has(lane, NO_WORKSPACE):
+                running = self.running.get(lane.profile, 0) if kind is GroupKind.PROFILE else sum(self.running.values())
+                found.append(waiting.Cap(running, cap.max_active_runs, kind))
+        return tuple(found)
+
+
+def governance(connection: Connection) -> Governance:
+    """One statement, and a second one where caps stand: it counts what runs."""
+    nothing = literal(None, Text), literal(None, Integer)
+    of_pauses = select(pauses.c.kind, pauses.c.subject, pauses.c.by, pauses.c.at, pauses.c.reason, nothing[1])
+    of_caps = select(caps.c.kind, caps.c.subject, caps.c.by, caps.c.at, nothing[0], caps.c.max_active_runs)
+    rows = connection.execute(union_all(of_pauses, of_caps)).all()
+    paused, capped = [], []
+    for kind, subject, by, at, reason, most in rows:
+        group, when = Group(GroupKind(kind), subject), required(at)
+        if most is None:
+            paused.append(Pause(group, by, when, reason))
+        else:
+            capped.append(Cap(group, most, by, when))
+    running = _running(connection) if capped else {}
+    return Governance(tuple(sorted(paused, key=_group)), tuple(sorted(capped, key=_group)), running)
+
+
+def _group(each: Pause | Cap) -> Group:
+    return each.group
+
+
+def _running(connection: Connection) -> dict[str, int]:
+    """Runs that hold a slot, by profile: by the index of what is active."""
+    statement = (
+        select(sessions.c.agent, func.count())
+        .select_from(runs.join(sessions, sessions.c.id == runs.c.session_id))
+        .where(text("runs.status IN ('running', 'waiting_tool')"), runs.c.status == "running")
+        .group_by(sessions.c.agent)
+    )
+    return {profile: int(count) for profile, count in connection.execute(statement)}
+
+
 def _is(table: Table, group: Group) -> Any:
     return and_(table.c.kind == group.kind.value, table.c.subject == group.name)
 
@@ -98,8 +160,8 @@ def _audit(connection: Connection, by: str, action: str, group: Group, data: dic
 
 
 def _pause(row: Any) -> Pause:
-    return Pause(Group(GroupKind(row.kind), row.subject), row.by, row.at, row.reason)
+    return Pause(Group(GroupKind(row.kind), row.subject), row.by, required(row.at), row.reason)
 
 
 def _cap(row: Any) -> Cap:
-    return Cap(Group(GroupKind(row.kind), row.subject), row.max_active_runs, row.by, row.at)
+    return Cap(Group(GroupKind(row.kind), row.subject), row.max_active_runs, row.by, required(row.at))

@@ -12,6 +12,7 @@ from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.columns import MICROSECOND, age_us
 from oah.adapters.sql.mail_tending import overdue
 from oah.adapters.sql.owners import ACTIVE
+from oah.adapters.sql.pauses import Governance, governance
 from oah.adapters.sql.rows import holds_of, moment
 from oah.adapters.sql.tables import dispatch_epochs, runs, session_owners, sessions, workspaces
 from oah.core.model.ids import RunId, SessionId, WorkerId, WorkspaceId
@@ -37,7 +38,8 @@ class Waits(Aggregate):
         with self._database.read() as connection:
             rows = connection.execute(_facts(runs)).all()
             active = _active(connection, {row.workspace_id for row in rows if row.max_active_runs is not None})
-        return {RunId(row.id): _wait(row, active) for row in rows}
+            governed = governance(connection)
+        return {RunId(row.id): _wait(row, active, governed) for row in rows}
 
     def diagnosis(
         self,
@@ -130,16 +132,16 @@ def _active(connection: Connection, names: set[str]) -> dict[str, int]:
     return {row[0]: int(row[1]) for row in connection.execute(statement)}
 
 
-def _wait(row: Any, active: dict[str, int]) -> WaitFacts:
+def _wait(row: Any, active: dict[str, int], governed: Governance) -> WaitFacts:
     before: Before | None = None
     if row.ahead is not None:
         before = Before(RunId(row.ahead), RunStatus.QUEUED)
     elif row.active is not None:
         before = Before(RunId(row.active), RunStatus(row.active_status))
-    most = row.max_active_runs
-    cap = None if most is None else Cap(active.get(row.workspace_id, 0), most)
+    most, lane = row.max_active_runs, Lane(row.pool, row.agent)
+    of_workspace = () if most is None else (Cap(active.get(row.workspace_id, 0), most),)
     return WaitFacts(
-        lane=Lane(row.pool, row.agent),
+        lane=lane,
         deferred=bool(row.deferred),
         due_at=moment(row.due_at),
         retried=row.queued_reason == StartReason.RETRIED,
@@ -147,7 +149,8 @@ def _wait(row: Any, active: dict[str, int]) -> WaitFacts:
         recovery_attempts=row.recovery_attempts,
         holds=holds_of(row.holds),
         before=before,
-        cap=cap,
+        caps=(*of_workspace, *governed.caps_of(lane)),
+        pause=governed.pause_of(lane, WorkspaceId(row.workspace_id)),
     )
 
 

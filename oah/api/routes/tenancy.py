@@ -12,6 +12,7 @@ from oah.api.state import Desk
 from oah.core.model.workspace import Scope
 from oah.services import keys as keyring
 from oah.services import workspaces
+from oah.services.caps import tell_now
 
 router = APIRouter(prefix="/v1", tags=["tenancy"])
 
@@ -29,6 +30,7 @@ def create_workspace(body: WorkspaceBody, desk: Desk, caller: Caller) -> Respons
         recovery_strategy=body.recovery_strategy,
         recovery_max_attempts=body.recovery_max_attempts,
     )
+    tell_now(desk.context.store, desk.context.broker, desk.epoch())
     return answer(workspace_document(made), 201, {"location": f"/v1/workspaces/{made.id}"})
 
 
@@ -53,7 +55,9 @@ def change_workspace(workspace: Named, body: WorkspaceChanges, desk: Desk, calle
     found = workspaces.resolve(store, workspace, caller.workspace_id)
     changes = body.model_dump(exclude_unset=True)
     desk.context.answer_rules(changes.get("answers") or ())
-    return answer(workspace_document(workspaces.change(store, found, changes)))
+    changed = workspaces.change(store, found, changes)
+    tell_now(store, desk.context.broker, desk.epoch())
+    return answer(workspace_document(changed))
 
 
 @router.post("/keys", status_code=201, **needs(Scope.ADMIN))

@@ -2,7 +2,7 @@
 
 Guarantees: total; every queued run and every run that waits for an answer gets a reason, no other run does. The order
 of the questions is the order in which a person can do something about them: the run's own time, its session, its place
-in it, dispatch as a whole, workers, caps, slots.
+in it, pauses, dispatch as a whole, workers, caps, slots.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from oah.core.model.group import GroupKind, Pause
 from oah.core.model.ids import RunId
 from oah.core.model.lane import Lane
 from oah.core.model.run import RunStatus
@@ -44,8 +45,14 @@ class WaitCode(StrEnum):
     NO_WORKER = "no_worker"
     """`lane`, `workers` (that serve it, all cordoned or draining), `withdrawn` (why workers of the pool do not serve a
     profile that they know → how many of them)"""
+    PAUSED = "paused"
+    """`kind` and `name` of what is paused (a workspace, a pool, a profile, all), `by`, `since`, `reason`"""
     WORKSPACE_CAP = "workspace_cap"
     """`active`, `max_active_runs`"""
+    PROFILE_CAP = "profile_cap"
+    """`profile`, `active`, `max_active_runs`"""
+    GLOBAL_CAP = "global_cap"
+    """`active`, `max_active_runs` of the whole deployment"""
     NO_FREE_SLOT = "no_free_slot"
     """`workers`, `slots`, `suspect` (a run with a recovery behind it: a worker takes one of those at a time)"""
     NO_LEADER = "no_leader"
@@ -73,10 +80,11 @@ class Before:
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """How many runs of the workspace hold a slot, and how many may."""
+    """How many runs of a group (its workspace, its profile, all) hold a slot, and how many may."""
 
     active: int
     most: int
+    group: GroupKind = GroupKind.WORKSPACE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +100,8 @@ class View:
     recovery_attempts: int = 0
     holds: Mapping[HoldReason, datetime | None] = field(default_factory=dict)
     before: Before | None = None
-    cap: Cap | None = None
+    pause: Pause | None = None
+    caps: Sequence[Cap] = ()
     workers: Sequence[WorkerReport] = ()
     broker_away: bool = False
     rebuilding: bool = False
@@ -116,7 +125,7 @@ def why(view: View) -> WaitReason | None:
         return WaitReason(WaitCode.WAITING_INPUT, "waits for an answer to the agent")
     if view.status is not RunStatus.QUEUED:
         return None
-    return _of_run(view) or _of_dispatch(view) or _of_workers(view)
+    return _of_run(view) or _paused(view) or _of_dispatch(view) or _of_workers(view)
 
 
 def _of_run(view: View) -> WaitReason | None:
@@ -142,12 +151,31 @@ def _of_run(view: View) -> WaitReason | None:
     return None
 
 
+def _paused(view: View) -> WaitReason | None:
+    if view.pause is None:
+        return None
+    group, pause = view.pause.group, view.pause
+    facts = {"kind": str(group.kind), "name": group.name, "by": pause.by, "since": pause.at, "reason": pause.reason}
+    words = f"{group} is paused" if group.name else "everything is paused"
+    return WaitReason(WaitCode.PAUSED, f"{words}: {pause.reason}" if pause.reason else words, facts)
+
+
 def _of_dispatch(view: View) -> WaitReason | None:
     if view.broker_away:
         return WaitReason(WaitCode.BROKER_AWAY, "the broker does not answer; dispatch goes on when it does")
     if view.rebuilding:
         return WaitReason(WaitCode.REBUILDING, "the queues are being rebuilt")
     return None
+
+
+def _at_cap(cap: Cap, lane: Lane) -> WaitReason:
+    facts: dict[str, Any] = {"active": cap.active, "max_active_runs": cap.most}
+    if cap.group is GroupKind.WORKSPACE:
+        return WaitReason(WaitCode.WORKSPACE_CAP, f"{cap.active} runs of its workspace run, no more may", facts)
+    if cap.group is GroupKind.PROFILE:
+        facts = {"profile": lane.profile, **facts}
+        return WaitReason(WaitCode.PROFILE_CAP, f"{cap.active} runs of {lane.profile} run, no more may", facts)
+    return WaitReason(WaitCode.GLOBAL_CAP, f"{cap.active} runs run, no more may", facts)
 
 
 def _of_workers(view: View) -> WaitReason:
@@ -162,9 +190,9 @@ def _of_workers(view: View) -> WaitReason:
         )
         facts = {"lane": lane, "workers": len(serving), "withdrawn": reasons}
         return WaitReason(WaitCode.NO_WORKER, f"{words}{why_withdrawn(reasons)}", facts)
-    if view.cap is not None and view.cap.active >= view.cap.most:
-        facts = {"active": view.cap.active, "max_active_runs": view.cap.most}
-        return WaitReason(WaitCode.WORKSPACE_CAP, f"{view.cap.active} runs of its workspace run, no more may", facts)
+    full = next((cap for cap in view.caps if cap.active >= cap.most), None)
+    if full is not None:
+        return _at_cap(full, view.lane)
     suspect = view.recovery_attempts > 0
     if suspect or all(w.busy >= w.slots for w in taking):
         words = "waits for a worker that holds no other recovered run" if suspect else "waits for a free slot"

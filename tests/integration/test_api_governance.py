@@ -1,0 +1,89 @@
+"""Pauses and caps over HTTP: they reach the broker at once, and leave a trace."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from oah.core.model.ids import ClaimToken, SessionId
+from oah.core.model.lane import Lane
+from oah.core.model.run import ReadyClass
+from oah.core.model.session import Place
+from oah.errors import Forbidden, InvalidRequest, NotFound
+from oah.ports.broker import ClaimRequest, Free, Target
+from tests.support import eventually
+from tests.support.api import EPOCH, WORKER
+
+LANE = Lane("default", "shell")
+
+
+def submit(api, session: str) -> str:
+    """A run of which the broker has heard."""
+    run = api.client().submit(session, "echo hi")["id"]
+    eventually(lambda: api.broker.leases(EPOCH, [SessionId(session)])[0].place is Place.READY)
+    return run
+
+
+def claim(api, want: int = 1) -> list[str]:
+    """Sessions that a worker gets."""
+    token = ClaimToken(api.ids.nonce())
+    request = ClaimRequest(WORKER, token, timedelta(seconds=6), 1, want, ((LANE, ReadyClass.INTERACTIVE),))
+    return [each.session_id for each in api.broker.claim(EPOCH, request).sessions]
+
+
+def free(api, session: str) -> None:
+    token = api.broker.leases(EPOCH, [SessionId(session)])[0].token
+    api.broker.free(EPOCH, [Free(SessionId(session), token, Target.IDLE)])
+
+
+def test_a_pause_stops_claims_at_once_and_says_so(api) -> None:
+    client = api.client()
+    for kind, name in (("workspace", "default"), ("pool", "default"), ("profile", "shell"), ("all", None)):
+        session = client.create_session("shell")["id"]
+        made = client.pause(kind, name, reason="night")
+        assert (made["kind"], made["name"], made["reason"]) == (kind, name, "night")
+        run = submit(api, session)
+        assert claim(api) == []
+        reason = client.run(run)["wait_reason"]
+        assert (reason["code"], reason["kind"]) == ("paused", kind)
+        assert [each["kind"] for each in client.pauses()] == [kind]
+        assert client.resume(kind, name)["was_paused"]
+        assert not client.resume(kind, name)["was_paused"]
+        assert claim(api) == [session]
+        free(api, session)
+    assert {"all.paused", "all.resumed", "pool.paused"} <= {row["action"] for row in client.audit()}
+
+
+def test_caps_reach_the_broker_at_once(api) -> None:
+    client = api.client()
+    assert client.set_cap("profile", "shell", max_active_runs=1)["max_active_runs"] == 1
+    client.set_cap("all", max_active_runs=5)
+    assert [(cap["kind"], cap["max_active_runs"]) for cap in client.caps()] == [("all", 5), ("profile", 1)]
+    sessions = [client.create_session("shell")["id"] for _ in range(2)]
+    for session in sessions:
+        submit(api, session)
+    assert len(claim(api, want=2)) == 1
+    client.set_cap("profile", "shell", max_active_runs=None)
+    assert len(claim(api, want=2)) == 1
+    client.update_workspace("default", max_active_runs=2)
+    submit(api, client.create_session("shell")["id"])
+    assert claim(api) == []
+
+
+def test_what_cannot_be_paused_or_capped(api) -> None:
+    client = api.client()
+    with pytest.raises(NotFound):
+        client.pause("workspace", "nothing")
+    for kind, name in (("pool", None), ("pool", "No Name"), ("all", "x"), ("planet", "x")):
+        with pytest.raises(InvalidRequest):
+            client.pause(kind, name)
+    with pytest.raises(InvalidRequest):
+        client.set_cap("pool", "default", max_active_runs=3)
+    own = api.client("operator")
+    assert own.pause("workspace")["name"] == "default"
+    own.resume("workspace")
+    with pytest.raises(Forbidden):
+        own.pause("profile", "shell")
+    with pytest.raises(Forbidden):
+        own.set_cap("all", max_active_runs=3)
