@@ -56,6 +56,7 @@ rollouts = Table(
     Column("created_at", Moment, nullable=False),
     Column("updated_at", Moment, nullable=False),
     Column("ended_at", Moment),
+    Column("revision", Integer, nullable=False, server_default="0"),
     Index("ix_rollouts_created_at", "created_at", "id"),
 )
 OPEN_ROLLOUT = "ended_at IS NULL"

@@ -63,6 +63,7 @@ def upgrade() -> None:
         sa.Column("created_at", Moment(), nullable=False),
         sa.Column("updated_at", Moment(), nullable=False),
         sa.Column("ended_at", Moment(), nullable=True),
+        sa.Column("revision", sa.Integer(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_rollouts")),
     )
     op.create_index("ix_rollouts_created_at", "rollouts", ["created_at", "id"], unique=False)
