@@ -10,6 +10,7 @@ from oah.bootstrap.homes import tidy_shared
 from oah.bootstrap.jobs import job_performers, job_queue, tell_again
 from oah.bootstrap.kit import Kit, needs_a_server, open_kit, run
 from oah.bootstrap.kubernetes import open_election
+from oah.bootstrap.schedules import fire_schedules
 from oah.controller.process import ControllerContext, Endpoint, create_controller
 from oah.controller.rules import controller_rules
 from oah.ports.jobs import JobQueue
@@ -36,6 +37,7 @@ def controller_of(kit: Kit, *, endpoint: Endpoint | None, jobs: JobQueue) -> Seq
         tell_jobs=tell_again(kit, jobs),
         blobs=DirectoryBlobs(kit.settings.blobs),
         tidy=tidy_shared(kit),
+        schedules=fire_schedules(kit),
     )
     return [*job_performers(kit, jobs), *create_controller(context)]
 
