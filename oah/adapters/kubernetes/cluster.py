@@ -179,11 +179,17 @@ def _config(options: ClusterOptions) -> SingleConfig | None:
 
 
 def _plain(answer: Any) -> Document:
-    return dict(answer)
+    """The document, if it is one of Kubernetes: the adapters rely on these parts."""
+    found = dict(answer)
+    parts = (found.get("metadata"), found.get("spec") or {}, found.get("status") or {})
+    if not all(isinstance(part, dict) for part in parts):
+        raise ValueError("not an object of Kubernetes")
+    return found
 
 
 def _size(answer: Any) -> tuple[int, str]:
-    return int(answer.spec.replicas or 0), str(answer.metadata.resourceVersion)
+    size = None if answer.spec is None else answer.spec.replicas  # a size of zero is left out of the answer
+    return int(size or 0), str(answer.metadata.resourceVersion)
 
 
 def _requirements(selector: Mapping[str, Any]) -> dict[str, Any]:
