@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from oah.adapters.pty.live import Lives
 from oah.adapters.websocket.server import open_server
@@ -18,7 +19,16 @@ _EVERYWHERE = ("0.0.0.0", "::", "")
 class PrivateEndpoint:
     """The component, the terminals that it shows, and the token that it wants to hear."""
 
-    def __init__(self, kit: Kit, *, host: str, port: int, reasons: Callable[[], Sequence[str]]) -> None:
+    def __init__(
+        self,
+        kit: Kit,
+        *,
+        host: str,
+        port: int,
+        reasons: Callable[[], Sequence[str]],
+        stuck: Callable[[], Sequence[str]] = list,
+        pages: Mapping[str, Callable[[], Any]] | None = None,
+    ) -> None:
         self.lives = Lives()
         self.token = secrets.token_urlsafe(32)
         self._advertise = kit.settings.worker.advertise
@@ -26,7 +36,7 @@ class PrivateEndpoint:
             host=host,
             port=port,
             token=self.token,
-            pages=Pages(reasons=reasons, metrics=kit.telemetry.exposition),
+            pages=Pages(reasons=reasons, metrics=kit.telemetry.exposition, pages=pages, stuck=stuck),
             terminals=self.lives,
             open_server=open_server,
             clock=kit.clock,

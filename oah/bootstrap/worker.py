@@ -259,6 +259,8 @@ def worker_process(settings: Settings) -> int:
         host=section.host,
         port=section.port,
         reasons=lambda: [] if worker.ready() else [f"the worker is {worker.state}"],
+        stuck=lambda: worker.alive.stuck(),
+        pages={"/pool": lambda: worker.elastic.view()},
     )
     worker = worker_of(kit, endpoint=endpoint, on_drain=lambda: _end(group))
     prelude = Prelude("worker-prelude", kit.store.migrate, lambda: [worker], clock=kit.clock)

@@ -30,8 +30,8 @@ LOOK = 0.25
 class Pages:
     """``/healthz``, ``/readyz``, ``/metrics`` and further pages.
 
-    ``reasons`` answers why the process is not ready (empty: it is). ``pages`` maps a path to a callable whose answer is
-    shown as JSON.
+    ``reasons`` answers why the process is not ready (empty: it is), ``stuck`` why it is better started again. ``pages``
+    maps a path to a callable whose answer is shown as JSON.
     """
 
     def __init__(
@@ -40,8 +40,10 @@ class Pages:
         reasons: Callable[[], Sequence[str]],
         metrics: Exposition,
         pages: Mapping[str, Callable[[], Any]] | None = None,
+        stuck: Callable[[], Sequence[str]] = list,
     ) -> None:
         self._reasons = reasons
+        self._stuck = stuck
         self._metrics = metrics
         self._pages = dict(pages or {})
 
@@ -51,7 +53,8 @@ class Pages:
             body, content_type = self._metrics()
             return 200, body, content_type
         if path == "/healthz":
-            return _json(200, {"status": "alive"})
+            reasons = list(self._stuck())
+            return _json(503, {"status": "stuck", "reasons": reasons}) if reasons else _json(200, {"status": "alive"})
         if path == "/readyz":
             reasons = list(self._reasons())
             return _json(503, {"status": "unready", "reasons": reasons}) if reasons else _json(200, {"status": "ready"})

@@ -88,6 +88,8 @@ class Claimer:
         """Like a drain it ends new runs, and not those that waited and may go on."""
         self.pressed = False
         """The machine is under pressure: the same."""
+        self.goes_on: Callable[[], None] = lambda: None
+        """Told again and again while it waits to hear what became of a start."""
         self.full: Callable[[], None] = lambda: None
         """Told when more is ready than fits."""
         self.tick_stale = False
@@ -317,6 +319,7 @@ class Claimer:
         pause = threading.Event()
         wait = 0.1
         while True:
+            self.goes_on()
             try:
                 return self._start.outcome(self._context.worker_id, claims)
             except Unavailable as error:

@@ -30,6 +30,10 @@ class Engine(ThreadComponent):
         super().__init__(name)
         self._duties: Sequence[Duty] = ()
         self._bell = threading.Event()
+        self.turns = 0
+        """Grows with every look at the duties, and whenever one of them that takes long says that it goes on."""
+        self.stepping = False
+        """Whether a duty is being carried out now."""
 
     def carry(self, *duties: Duty) -> None:
         """Give it its duties, before ``start``."""
@@ -38,6 +42,10 @@ class Engine(ThreadComponent):
     def wake(self) -> None:
         """Something may be pending now."""
         self._bell.set()
+
+    def goes_on(self) -> None:
+        """A duty that waits for something within a step, as long as it takes, still lives."""
+        self.turns += 1
 
     def interrupt(self) -> None:
         """Let ``stop`` end the wait."""
@@ -48,15 +56,19 @@ class Engine(ThreadComponent):
         self.serving()
         while not self.stopping.is_set():
             self._bell.clear()
+            self.turns += 1
             waits = [self._carry(duty) for duty in self._duties]
             soonest = min((wait for wait in waits if wait is not None), default=None)
             if soonest is None or soonest > 0:
                 self._bell.wait(soonest)
 
-    @staticmethod
-    def _carry(duty: Duty) -> float | None:
+    def _carry(self, duty: Duty) -> float | None:
         wait = duty.pending()
         if wait is None or wait > 0:
             return wait
-        duty.step()
+        self.stepping = True
+        try:
+            duty.step()
+        finally:
+            self.stepping = False
         return duty.pending()

@@ -21,6 +21,7 @@ from oah.ports.commands import CommandKind
 from oah.ports.terminal import HostLost
 from oah.runtime.component import Component, ThreadComponent
 from oah.runtime.loop import Backoff, Loop
+from oah.worker.alive import Alive
 from oah.worker.attempt import Attempts
 from oah.worker.claimer import Claimer
 from oah.worker.context import WorkerContext
@@ -74,8 +75,8 @@ class Worker(ThreadComponent):
         self._crash: BaseException | None = None
         self.table = Table(lease=rules.lease, margin=rules.margin)
         self._engines = [Engine("engine")] if context.one_engine else [Engine("settler"), Engine("claimer")]
-        self._elastic = Elastic(context, execute=self._execute, freed=self._freed, crashed=self._crashed)
-        self._slots = self._elastic.slots
+        self.elastic = Elastic(context, execute=self._execute, freed=self._freed, crashed=self._crashed)
+        self._slots = self.elastic.slots
         self._parked = Parked(
             capacity=rules.parked,
             idle=rules.warm_idle,
@@ -86,7 +87,7 @@ class Worker(ThreadComponent):
         self._waiting = waiting = Waiting(context, self.table)
         self._settler = Settler(context, self.table, self._parked, wake=self._engines[0].wake, waiting=waiting)
         self._claimer = Claimer(
-            context, self.table, self._slots, wake=self._engines[-1].wake, waiting=waiting, shares=self._elastic.shares
+            context, self.table, self._slots, wake=self._engines[-1].wake, waiting=waiting, shares=self.elastic.shares
         )
         self._claimer.unsettled = lambda: self._settler.unsettled
         self._teller = Teller(context)
@@ -97,7 +98,7 @@ class Worker(ThreadComponent):
         self._settler.over = self._hooks.over
         self._keeper = Keeper(context, self.table, self._slots, self._settler)
         self._keeper.parked, self._keeper.cordon = self._parked, self._cordon_self
-        self._keeper.taking, self._keeper.elastic = lambda: self._intake.taking, self._elastic
+        self._keeper.taking, self._keeper.elastic = lambda: self._intake.taking, self.elastic
         self._errands = Errands(context, self.table, self._slots, self._keeper)
         self._hooks.happened = self._errands.speaker.happened = self._teller.happened
         self._settler.parked = self._errands.parked
@@ -122,7 +123,7 @@ class Worker(ThreadComponent):
         )
         waiting.finish, self._errands.waiting = self._attempts, waiting.all
         self._ear = Ear(context, self._claimer, look=self._look)
-        self._intake = Intake(self._claimer, self._ear, self._elastic, changed=self._changed)
+        self._intake = Intake(self._claimer, self._ear, self.elastic, changed=self._changed)
         self._vigil = Vigil(context)
         self._renew = Renew(context, self.table, self._vigil, mark_now=self._mark_now)
         self._waiting_loop = self._loop("waiting", waiting, timedelta(seconds=1))
@@ -137,7 +138,7 @@ class Worker(ThreadComponent):
         rules, second = self._context.rules, timedelta(seconds=1)
         self._mark_loop = self._loop("mark", self._mark, rules.period)
         self._heartbeat_loop = self._loop("heartbeat", self._heartbeat, rules.heartbeat)
-        elastic = self._loop("elastic", self._elastic, EVERY)
+        elastic = self._loop("elastic", self.elastic, EVERY)
         self._claimer.full = elastic.wake
         return [
             self._loop("renew", self._renew, rules.period),
@@ -150,6 +151,8 @@ class Worker(ThreadComponent):
         ]
 
     def _load_engines(self) -> None:
+        self.alive = Alive(self._context.clock, self._engines, limit=self._context.rules.stuck)
+        self._claimer.goes_on = self._engines[-1].goes_on
         if self._context.one_engine:
             self._engines[0].carry(self._settler, self._claimer)
         else:
@@ -189,7 +192,7 @@ class Worker(ThreadComponent):
         beat(
             self._context,
             self.state,
-            self._elastic,
+            self.elastic,
             parked=len(self._parked) + len(self._waiting),
             cordoned=self._intake.cordoned,
             draining=self._draining,
