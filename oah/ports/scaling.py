@@ -16,7 +16,7 @@ from oah.core.model.scaling import Going
 from oah.ports.rows import Page
 
 NONE = "none"
-"""The target that nobody can scale: what is decided is shown, and somebody else acts on the figures."""
+"""The name of no target: what is decided is shown, and somebody else acts on the figures."""
 
 
 class Outcome(StrEnum):
@@ -53,14 +53,13 @@ class ScaleTarget(Protocol):
 
     @property
     def name(self) -> str:
-        """``none``, ``processes``, ``kubernetes``."""
+        """``processes``, ``kubernetes``."""
         ...
 
     def read(self) -> TargetState: ...
     def choose(self, state: TargetState, idle: Sequence[str], count: int) -> Sequence[str]:
-        """Which `count` members would go if it shrank by so many, when it may prefer `idle` in this order (a
-        StatefulSet always takes its highest ordinals). Fewer when it has no more. Asked several times in a pass; for
-        the same state a larger `count` never leaves out whom a smaller one named."""
+        """Which members would go if its size shrank by `count`, when it may prefer `idle` in this order (a StatefulSet
+        always takes its highest ordinals). Units that it asks for and does not have count first."""
         ...
 
     def resize(self, state: TargetState, size: int, *, victims: Sequence[str] = ()) -> None:

@@ -64,7 +64,7 @@ class ScaleFleet:
         store: Store,
         broker: Broker,
         signals: PoolSignals,
-        target: ScaleTarget,
+        target: ScaleTarget | None,
         rules: ScaleRules,
         clock: Clock,
         ids: Ids,
@@ -74,6 +74,7 @@ class ScaleFleet:
         self._store = store
         self._broker = broker
         self._target = target
+        self._target_name = NONE if target is None else target.name
         self._rules = rules
         self._pool = rules.pool
         self._clock = clock
@@ -132,7 +133,7 @@ class ScaleFleet:
         decision = scaling.decide(signals, rules, current=look.staying, history=history, now=now)
         story = inputs(look.view, signals, decision, rules, staying=look.staying)
         self._show(look, decision)
-        if self._target.name == NONE:
+        if self._target is None:
             self._note(look, decision, story)
         else:
             self._act(look, decision, story)
@@ -163,9 +164,9 @@ class ScaleFleet:
     def _chosen(self, look: Look, less: int) -> set[str]:
         """Who goes now: of those who are going some may stay, or others go instead."""
         going = look.going
-        if less == 0 and not look.sure:
+        if less == 0 and not (look.sure and look.whole):
             return set(going)
-        count = len(going) + (less if less < 0 else max(0, less - look.unborn))
+        count = len(going) + less
         always = {name for name, each in going.items() if each.removing}
         if count <= len(always):
             return always
@@ -210,7 +211,7 @@ class ScaleFleet:
             self._end(row, Outcome.SCALED if done else Outcome.FAILED, row.detail)
             return
         self._drain([each for each in look.members if each.going is not None])
-        if look.sure:
+        if look.sure and look.whole:
             self._remove(look, row, self._empty_ones(look))
 
     def _empty_ones(self, look: Look) -> set[str]:
@@ -256,20 +257,22 @@ class ScaleFleet:
     # --- the target ---
 
     def _choose(self, look: Look, best: Sequence[str], count: int) -> Sequence[str]:
+        assert self._target is not None
         with asking():
             return self._target.choose(look.state, best, count)
 
     def _resize(self, look: Look, size: int, *, victims: Sequence[str] = ()) -> None:
+        assert self._target is not None
         with asking():
             self._target.resize(look.state, size, victims=victims)
 
     def _tell_failure(self, error: OahError) -> None:
         """Once, until it says something else or works again."""
-        self._telemetry.count("oah_scale_target_failures_total", pool=self._pool, target=self._target.name)
+        self._telemetry.count("oah_scale_target_failures_total", pool=self._pool, target=self._target_name)
         if error.message == self._failure:
             return
         self._failure = error.message
-        log.error("target %s of pool %s: %s", self._target.name, self._pool, error.message)
+        log.error("target %s of pool %s: %s", self._target_name, self._pool, error.message)
         row = self._row(self._size, self._size, "target", Outcome.FAILED)
         self._store.add_decision(replace(row, detail=why(error)))
 
@@ -302,7 +305,7 @@ class ScaleFleet:
         return NewDecision(
             id=self._ids.new("dec"),
             pool=self._pool,
-            target=self._target.name,
+            target=self._target_name,
             holder=self._holder,
             current=current,
             desired=desired,

@@ -20,6 +20,10 @@ AGAIN = timedelta(seconds=15)
 """A worker that does not do what it was told is told again; a removal whose end nobody saw was none."""
 
 
+LACKS = timedelta(seconds=60)
+"""What is not there for so long is not going to be."""
+
+
 class TargetFailed(Exception):
     """The target did not do or say what it was asked; ``cause`` says why."""
 
@@ -45,11 +49,18 @@ class Look:
     view: PoolView
     members: tuple[Member, ...]
     open: ScaleDecision | None
+    lacking: timedelta = timedelta(0)
+    """For how long units have been asked for that are not there at all."""
 
     @property
     def sure(self) -> bool:
         """What is seen may be acted on where that takes something away."""
         return self.view.signals.sure
+
+    @property
+    def whole(self) -> bool:
+        """The members are those that there will be. Who is taken away while others are made is not for us to say."""
+        return not self.unborn or self.lacking >= LACKS
 
     @property
     def going(self) -> dict[str, Going]:
@@ -79,7 +90,7 @@ class Look:
 class Lookout:
     """Remembers since when something holds; for one thread."""
 
-    def __init__(self, store: Store, signals: PoolSignals, target: ScaleTarget, clock: Clock, pool: str) -> None:
+    def __init__(self, store: Store, signals: PoolSignals, target: ScaleTarget | None, clock: Clock, pool: str) -> None:
         self._store = store
         self._signals = signals
         self._target = target
@@ -93,9 +104,12 @@ class Lookout:
 
     def look(self) -> Look:
         """Raises TargetFailed, and Unavailable of SQL; with the broker away the view is not sure."""
+        target = self._target
         with asking():
-            state = self._target.read()
+            state = None if target is None else target.read()
         view = self._signals.view(self._pool)
+        if state is None:  # nobody says what is wanted: what there is
+            state = TargetState(len(view.workers), {each.name: each.id for each in view.workers})
         row = self._store.open_decision(self._pool)
         today = None if row is None else self.today()
         reports = {
@@ -104,10 +118,11 @@ class Lookout:
             if state.host in (None, each.host)
         }
         for memory in self._memories.values():
-            for name in [each for each in memory if each not in state.members]:
+            for name in [each for each in memory if each and each not in state.members]:
                 del memory[name]
         members = tuple(self._member(name, reports.get(name), row, today) for name in state.members)
-        return Look(state, view, members, row)
+        look = Look(state, view, members, row)
+        return replace(look, lacking=timedelta(seconds=self.since("lacking", "", holds=look.unborn > 0)))
 
     def since(self, what: str, name: str, *, holds: bool) -> float:
         """For how many seconds it has held, as far as this leader has seen."""
