@@ -29,6 +29,7 @@ from oah.cli.processes import api_run, controller_run, gateway_run, worker_run
 from oah.cli.queue import queue
 from oah.cli.recovery import recovery
 from oah.cli.requeue import requeue
+from oah.cli.rollouts import rollout
 from oah.cli.runs import run
 from oah.cli.schedules import schedule
 from oah.cli.sessions import session
@@ -68,6 +69,7 @@ for command in (
     run,
     requeue,
     worker_group,
+    rollout,
     queue,
     pause,
     resume,

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from oah.cli.arguments import DURATION
 from oah.cli.connection import Connection, pass_connection
 from oah.cli.output import age, emit_json, field, json_option, listing, pressure_cell, showing, slots_cell
 from oah.cli.processes import worker_run
@@ -43,8 +44,7 @@ def drain_options(command: _F) -> _F:
     deadline = click.option(
         "--deadline",
         "deadline_seconds",
-        metavar="SECONDS",
-        type=click.FloatRange(0, 604_800),
+        type=DURATION,
         help="How long runs may go on; as the worker's settings have it when left out.",
     )
     then = click.option(

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from oah.client.calls import Calls, given, part
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from oah.client.calls import Calls, given, part, seconds
 from oah.client.transport import Json
+
+LOOK_SECONDS = 0.5
 
 
 class GovernanceCalls(Calls):
@@ -45,6 +51,61 @@ class GovernanceCalls(Calls):
     ) -> Json:
         """All its workers, at once."""
         return self._one("POST", f"/v1/pools/{part(pool)}/drain", body=_drain(deadline_seconds, then, stay=stay))
+
+    def rollouts(self, *, limit: int | None = None, pool: str | None = None) -> list[Json]:
+        """Rolling restarts, newest first."""
+        return self._list("/v1/rollouts", {"pool": pool}, limit=limit)
+
+    def rollout(self, rollout_id: str) -> Json:
+        """Where each of its workers stands. Raises NotFound."""
+        return self._one("GET", f"/v1/rollouts/{part(rollout_id)}")
+
+    def restart_pool(
+        self,
+        pool: str,
+        *,
+        batch: int | None = None,
+        deadline_seconds: float | None = None,
+        then: str | None = None,
+        settle_seconds: float | None = None,
+        health_seconds: float | None = None,
+        version: str | None = None,
+        reason: str | None = None,
+    ) -> Json:
+        """Restart the workers of a pool, ``batch`` at a time. Raises NotFound, Conflict ``rollout_open``."""
+        body = given(
+            pool=pool,
+            batch=batch,
+            deadline_seconds=deadline_seconds,
+            then=then,
+            settle_seconds=settle_seconds,
+            health_seconds=health_seconds,
+            version=version,
+            reason=reason,
+        )
+        return self._one("POST", "/v1/rollouts", body=body, once=True)
+
+    def abort_rollout(self, rollout_id: str) -> Json:
+        """Who drains serves again. Raises NotFound, Conflict ``rollout_ended``."""
+        return self._one("POST", f"/v1/rollouts/{part(rollout_id)}/abort")
+
+    def wait_rollout(
+        self,
+        rollout_id: str,
+        *,
+        timeout: timedelta | float | None = None,
+        on_progress: Callable[[Json], None] = lambda _: None,
+    ) -> Json:
+        """The rollout once it has ended; ``on_progress`` sees each look. Raises TimeoutError; it goes on then."""
+        deadline = None if timeout is None else time.monotonic() + (seconds(timeout) or 0.0)
+        while True:
+            found = self.rollout(rollout_id)
+            on_progress(found)
+            if found["state"] != "running":
+                return found
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"rollout {rollout_id} goes on: {found['done']} of {found['workers']}")
+            time.sleep(LOOK_SECONDS)
 
 
 def _drain(deadline_seconds: float | None, then: str | None, *, stay: bool) -> Json:

@@ -45,6 +45,7 @@ from oah.services.reconcile import Reconcile
 from oah.services.recover import RecoverOwners
 from oah.services.rehydrate import Rehydrate
 from oah.services.relay import RelayRuns
+from oah.services.rollouts import DriveRollouts
 from oah.services.sweep import SweepLeases
 from oah.services.wake import TellAgents, TendMessages
 
@@ -107,6 +108,7 @@ class Services:
     messages: TendMessages
     mail: SweepMail
     prune: Prune | None
+    rollouts: DriveRollouts
     going_on: Callable[[], bool] = field(default=lambda: True)
 
     def rota(self, context: ControllerContext) -> Rota:
@@ -125,6 +127,7 @@ class Services:
             Duty("caps", rules.reconcile_every, lambda: self.caps(epoch())),
             Duty("children", rules.look_again_every, lambda: self.children(epoch(), self.going_on)),
             Duty("messages", rules.mail_every, lambda: self.messages(epoch())),
+            Duty("rollouts", rules.tick_every, self.rollouts),
             Duty("measure", rules.measure_every, self.measure),
             Duty("measure_mail", rules.measure_every, self.mail.measure),
             Duty("overdue", rules.measure_every, self.messages.watch),
@@ -165,6 +168,7 @@ def create_services(context: ControllerContext, *, going_on: Callable[[], bool] 
         messages=TendMessages(store, broker, telemetry, decisions, rules.wake, rules.overdue),
         mail=SweepMail(store, broker, telemetry, TellAgents(store, broker, context.epochs.current)),
         prune=None if context.blobs is None else Prune(store, context.blobs, broker, telemetry, *rules.pruning),
+        rollouts=DriveRollouts(store, broker, telemetry, decisions, context.holder),
         going_on=going_on,
     )
 
@@ -226,6 +230,7 @@ class _Leading:
         self.services.letters.clear()
         self.services.messages.clear()
         self.services.mail.clear()
+        self.services.rollouts.clear()
 
     def _loop(self, name: str, work: Callable[[], timedelta | None], interval: timedelta) -> Loop:
         return Loop(

@@ -211,6 +211,8 @@ _WORKERS = (
     ),
     _gauge("oah_worker_state", "1 for the state of this worker", state=_of("starting", "idle", "busy", "stopping")),
     _gauge("oah_worker_cordoned", "1 while this worker takes no new runs"),
+    _gauge("oah_rollouts_open", "Rolling restarts that go on (leader)"),
+    _counter("oah_rollouts_total", "Rolling restarts that went to their end", state=_of("completed", "failed")),
     _gauge("oah_worker_slots", "Slots of this worker that are open"),
     _gauge("oah_worker_slots_max", "Slots that it may open: its capacity"),
     _gauge("oah_worker_slots_busy", "Slots whose agent is at work"),
