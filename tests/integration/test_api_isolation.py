@@ -12,7 +12,8 @@ import pytest
 
 from oah.api.app import create_app
 from oah.api.auth import REMEMBERED_SECONDS
-from oah.core.model.ids import SessionId
+from oah.core.model.ids import SessionId, WorkerId
+from oah.core.model.rollout import Member, RolloutRules
 from oah.core.model.workspace import DEFAULT_WORKSPACE, Scope
 from oah.ports.audit import AuditFilter
 from oah.ports.dead_letters import LetterKind, NewLetter
@@ -59,6 +60,7 @@ BODIES = {
     ("POST", "/v1/mailboxes/leases/{lease_id}/nack"): {"delay_seconds": 0},
     ("POST", "/v1/workers/{worker_id}/drain"): {"stay": True},
     ("POST", "/v1/pools/{pool}/drain"): {"stay": True},
+    ("POST", "/v1/rollouts"): {"pool": "default"},
 }
 LACKS = {"run": "reader", "operate": "runner", "admin": "operator"}
 """Scope → a key of the same workspace that has it not. Every key may read."""
@@ -92,6 +94,12 @@ def ask_job(api: Deployment) -> str:
     return "job_ours"
 
 
+def begin_rollout(api: Deployment) -> str:
+    """A rolling restart of another pool."""
+    member = Member(WorkerId("far.1"), "far", "away", "1.0.0", ("shell",))
+    return api.store.create_rollout("ro_ours", "far", [member], RolloutRules(), by="ours", reason=None).id
+
+
 def post(api: Deployment) -> dict[str, str]:
     """A mailbox of the default workspace with two messages, one of them in somebody's hands."""
     client = api.client("runner")
@@ -121,6 +129,7 @@ def ids(shared_api):
         "key": key,
         "worker_id": shared_api.report_worker().name,
         "pool": "default",
+        "rollout_id": begin_rollout(shared_api),
         "job_id": ask_job(shared_api),
         "webhook_id": webhook,
         "delivery_id": delivery,

@@ -366,6 +366,47 @@ def test_workers(call: Oah) -> None:
         assert result.exit_code == 2 and "--pool POOL" in result.stderr
 
 
+def test_rollouts(call: Oah) -> None:
+    member = {"worker_id": "w.1", "name": "w", "host": "h", "stage": "done", "version": "1", "successor_version": "2"}
+    ended = {"id": "ro_1", "pool": "gpu", "state": "completed", "batch": 2, "workers": 2, "done": 2, "error": None}
+    ended |= {"members": [member, {**member, "worker_id": "v.1", "name": "v", "successor_version": None}]}
+    failed = {**ended, "id": "ro_2", "state": "failed", "done": 0, "error": "w on h: it does not end"}
+    routes = {
+        "POST /v1/rollouts": (201, {**ended, "state": "running", "done": 0}),
+        "GET /v1/rollouts": {"items": [failed, ended], "next_cursor": None},
+        "GET /v1/rollouts/ro_1": ended,
+        "GET /v1/rollouts/ro_2": failed,
+        "POST /v1/rollouts/ro_1/abort": {**ended, "state": "aborted", "done": 1},
+    }
+    wish = ("--batch", "2", "--deadline", "5m", "--then", "fail", "--health", "90s", "--version", "2")
+    result, api = call("rollout", "restart", "gpu", *wish, routes=routes)
+    assert result.stdout == "ro_1 restarts 2 workers of gpu, 2 at a time\n"
+    assert api.body() == {
+        "pool": "gpu", "batch": 2, "deadline_seconds": 300.0, "then": "fail", "health_seconds": 90.0, "version": "2",
+    }  # fmt: skip
+    result, _ = call("rollout", "restart", "gpu", "--wait", routes=routes)
+    assert (result.exit_code, result.stdout) == (0, "ro_1 completed: 2 of 2\n")
+    assert "w on h done" in result.stderr
+    result, _ = call("rollout", "wait", "ro_2", routes=routes)
+    assert result.exit_code == 1 and "w on h: it does not end" in result.stderr
+    result, _ = call("rollout", "list", routes=routes)
+    assert "0/2" in result.stdout and "it does not end" in result.stdout
+    result, _ = call("rollout", "status", "ro_1", routes=routes)
+    assert "1 -> 2" in result.stdout
+    result, _ = call("rollout", "abort", "ro_1", routes=routes)
+    assert result.stdout == "ro_1 aborted: 1 of 2 were restarted\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "path"), [(("queue", "stats"), "/v1/queue"), (("controller", "show"), "/v1/controller")]
+)
+def test_snapshots(call: Oah, command: tuple[str, ...], path: str) -> None:
+    result, _ = call(*command, "--json", routes={f"GET {path}": {"readySessionCount": 3}})
+    assert json.loads(result.stdout) == {"readySessionCount": 3}
+    result, _ = call(*command, routes={f"GET {path}": {"readySessionCount": 3}})
+    assert result.stdout == "readySessionCount  3\n"
+
+
 @pytest.mark.parametrize(
     ("command", "path"), [(("queue", "stats"), "/v1/queue"), (("controller", "show"), "/v1/controller")]
 )
