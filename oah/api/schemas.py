@@ -126,6 +126,8 @@ class RunBody(Body):
     retry: RetryBody | None = None
     recovery: RecoveryBody | None = None
     order: OrderMode = OrderMode.STRICT
+    priority: int = 0
+    """Higher ones start first among runs of their class and workspace; -100 to 100."""
     on_busy: OnBusy = OnBusy.ENQUEUE
     parent_run_id: str | None = None
     command: bool = False
@@ -150,6 +152,7 @@ class RunBody(Body):
             recovery_strategy=None if self.recovery is None else self.recovery.strategy,
             recovery_max_attempts=None if self.recovery is None else self.recovery.max_attempts,
             order=self.order,
+            priority=self.priority,
             on_busy=self.on_busy,
             parent_run_id=None if self.parent_run_id is None else RunId(_named(self.parent_run_id)),
             command=self.command,

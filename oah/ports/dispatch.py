@@ -24,6 +24,7 @@ class Hear:
     workspace_id: WorkspaceId
     ready_class: ReadyClass
     due_in: timedelta | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class Ensure:
     """Rewrites the session's hint list when given (reconcile)."""
     promoted: tuple[RunId, ...] = ()
     """Runs that SQL no longer defers: their entries of ``due`` go. An ended hold goes by itself."""
+    priority: int = 0
+    """Of its first eligible run: higher ones come first among those of their class and workspace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +167,7 @@ class Free:
     """For READY: the highest waiting class (``suspect`` if the first eligible run is one)."""
     until_in: timedelta | None = None
     reasons: tuple[HoldReason, ...] = ()
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +254,7 @@ class Recover:
     ready_class: ReadyClass | None = None
     until_in: timedelta | None = None
     reasons: tuple[HoldReason, ...] = ()
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

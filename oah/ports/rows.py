@@ -48,6 +48,7 @@ class NewRun:
     parent_run_id: RunId | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     order_mode: OrderMode = OrderMode.STRICT
+    priority: int = 0
     start_timeout: timedelta | None = None
     """How long it may wait, from its due time on."""
     idle_timeout: timedelta | None = None
@@ -213,6 +214,8 @@ class AfterRun:
     until_in: timedelta | None = None
     event_number: int = 0
     status: RunStatus | None = None
+    priority: int = 0
+    """Of the first eligible run."""
     """The status now; a settle of a run whose cancel was asked for may end as the outcome says."""
     voided: bool = False
     """The run was rolled back: an agent that was to be kept is ended, the session's next run starts fresh."""
@@ -329,6 +332,8 @@ class QueuedSession:
     owner: OwnerRow | None
     oldest_age: timedelta
     wrong_epoch: bool
+    priority: int = 0
+    """Of its first eligible run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,14 @@ class Places:
         if holds:
             self.broker.hold(epoch, holds)
         ensures = [
-            Ensure(s.session_id, s.lane, s.workspace_id, s.ready_class, (scores or {}).get(s.session_id))
+            Ensure(
+                s.session_id,
+                s.lane,
+                s.workspace_id,
+                s.ready_class,
+                (scores or {}).get(s.session_id),
+                priority=s.priority,
+            )
             for s in sessions
             if s.ready_class is not None and not s.holds
         ]
@@ -149,4 +156,4 @@ def _recover(session_id: SessionId, token: ClaimToken, queued: QueuedSession | N
         )
     if queued.ready_class is None:
         return Recover(session_id, token, Target.IDLE, lane, workspace_id)
-    return Recover(session_id, token, Target.READY, lane, workspace_id, queued.ready_class)
+    return Recover(session_id, token, Target.READY, lane, workspace_id, queued.ready_class, priority=queued.priority)

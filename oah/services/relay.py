@@ -15,7 +15,15 @@ from oah.services.place import Places
 def hear(accepted: Accepted) -> Hear:
     """How the broker hears of an accepted run."""
     run = accepted.run
-    return Hear(run.session_id, run.id, accepted.lane, run.workspace_id, accepted.ready_class, due_in=accepted.due_in)
+    return Hear(
+        run.session_id,
+        run.id,
+        accepted.lane,
+        run.workspace_id,
+        accepted.ready_class,
+        due_in=accepted.due_in,
+        priority=run.priority,
+    )
 
 
 @dataclass(frozen=True, slots=True)

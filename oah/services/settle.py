@@ -138,5 +138,5 @@ class SettleRuns:
         if after.held:
             return Free(item.session_id, item.token, Target.HELD, None, after.until_in, after.held)
         if after.waiting is not None:
-            return Free(item.session_id, item.token, Target.READY, after.waiting)
+            return Free(item.session_id, item.token, Target.READY, after.waiting, priority=after.priority)
         return Free(item.session_id, item.token, Target.IDLE)

@@ -43,6 +43,7 @@ class Asked:
     recovery_strategy: str | None = None
     recovery_max_attempts: int | None = None
     order: OrderMode = OrderMode.STRICT
+    priority: int = 0
     on_busy: OnBusy = OnBusy.ENQUEUE
     parent_run_id: RunId | None = None
     command: bool = False
@@ -90,6 +91,7 @@ def prepare(
         max_retries=asked.max_retries,
         parent_run_id=asked.parent_run_id,
         order_mode=asked.order,
+        priority=admission.priority(asked.priority),
         start_timeout=admission.duration(asked.start_timeout_seconds, what="start_timeout_seconds", rules=rules),
         idle_timeout=admission.duration(asked.idle_timeout_seconds, what="idle_timeout_seconds", rules=rules),
         step_timeout=admission.duration(asked.step_timeout_seconds, what="step_timeout_seconds", rules=rules),
@@ -143,6 +145,7 @@ def fingerprint(asked: Asked) -> str:
         "parent": asked.parent_run_id,
         "metadata": asked.metadata,
         **({"command": True} if asked.command else {}),
+        **({"priority": asked.priority} if asked.priority else {}),
     }
     return hashlib.sha256(json.dumps(wish, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

@@ -26,6 +26,9 @@ BOUNDED = {
     "key_owned": "sessions of one worker: its slots and parked sessions",
     "key_lanes": "lanes: pools and profiles that are configured",
     "key_capped_rings": "rings of one workspace: lanes and classes",
+    "key_capped": "workspaces at their cap; read for people and for scaling, not on the hot path",
+    "key_caps": "caps of profiles and pools that somebody has set",
+    "key_full": "lanes, like key_lanes",
     "key_workers": "workers of the fleet; read for people, not on the hot path",
 }
 

@@ -133,3 +133,61 @@ def test_a_lost_membership_comes_back_with_the_lease(desk: Desk) -> None:
     desk.client.delete("oah:{0}:active:all", "oah:{0}:active:profile:shell", "oah:{0}:active:ws:ws")
     assert desk.restore("a", W1, token)
     desk.audit()
+
+
+# priority inside a workspace
+
+
+def test_higher_priorities_first_and_age_among_equals(desk: Desk) -> None:
+    for name, priority in (("a", 0), ("b", -100), ("c", 100), ("d", 5), ("e", 100), ("f", 0)):
+        desk.hear(name, priority=priority)
+    desk.audit()
+    assert names(desk.claim(want=9)) == ["c", "e", "d", "a", "f", "b"]
+
+
+def test_a_priority_is_one_of_class_and_workspace_alone(desk: Desk) -> None:
+    """It jumps no other workspace's turn, and no class."""
+    for n in range(4):
+        desk.hear(f"high-{n}", ws="loud", priority=100)
+        desk.hear(f"low-{n}", ws="quiet")
+    desk.hear("later", ws="loud", cls=ReadyClass.BACKGROUND, priority=100)
+    taken = names(desk.claim(want=4))
+    assert sorted(each.split("-")[0] for each in taken) == ["high", "high", "low", "low"]
+    assert names(desk.claim(want=9))[-1] == "later"
+
+
+def test_a_released_session_keeps_priority_and_place(desk: Desk) -> None:
+    desk.hear("a", priority=3)
+    desk.hear("b", priority=3)
+    token = desk.claim().sessions[0].token
+    desk.release("a", token)
+    assert names(desk.claim(want=2)) == ["a", "b"]
+
+
+def test_the_next_run_brings_its_own_priority(desk: Desk) -> None:
+    desk.hear("a", priority=100)
+    desk.hear("b", priority=3)
+    token = desk.claim().sessions[0].token
+    desk.free("a", token, Target.READY, ready_class=ReadyClass.INTERACTIVE, priority=1)
+    assert names(desk.claim(want=2)) == ["b", "a"]
+    desk.recover("c", "x" * 32, Target.READY, ready_class=ReadyClass.INTERACTIVE, priority=1)
+    desk.hear("d", priority=2)
+    assert names(desk.claim(want=2)) == ["d", "c"]
+
+
+def test_ensure_puts_a_priority_right(desk: Desk) -> None:
+    """Its first run was cancelled: reconcile says which is first now."""
+    desk.hear("a", priority=100)
+    desk.hear("b")
+    desk.ensure("a", priority=-1)
+    desk.audit()
+    assert names(desk.claim(want=2)) == ["b", "a"]
+
+
+def test_priorities_keep_the_order_of_age_after_a_rebuild(desk: Desk) -> None:
+    """Scores of a rebuild are moments; a priority must not drown them."""
+    base = 1.8e9 - 1e10
+    for n in (2, 0, 1):
+        desk.ensure(f"s{n}", priority=100, score=base + n)
+    desk.ensure("first", priority=0, score=base - 1000)
+    assert names(desk.claim(want=9)) == ["s0", "s1", "s2", "first"]

@@ -47,7 +47,7 @@ def hot(sessions: list[str], runs: list[str]) -> dict[str, tuple[str, dict[str, 
     new |= {"id": [f"new-{s}" for s in sessions], "session_id": sessions, "workspace_id": ["default"] * n}
     new |= {"position": [10**6] * n, "number": [10**6] * n, "run_class": ["interactive"] * n, "class_rank": [0] * n}
     new |= {"input": ["x"] * n, "metadata": ["{}"] * n, "max_retries": [0] * n, "data": ["{}"] * n}
-    new |= {"order_mode": ["strict"] * n}
+    new |= {"order_mode": ["strict"] * n, "priority": [0] * n}
     return {
         "lock": (execution.LOCK, {"sessions": sessions}),
         "lock_only": (execution.LOCK_ONLY, {"sessions": sessions}),

@@ -79,7 +79,8 @@ def _ready(client: Any, found: dict[str, dict[str, str]], ready: set[str]) -> No
             name = member.decode()
             assert name not in places, f"{name} is in two ready sets: {places[name]} and {rest}"
             places[name] = rest
-            assert float(found[name]["score"]) == score, f"score of {name}"
+            rank = float(found[name]["score"]) - int(found[name].get("priority", 0)) * 1e12
+            assert rank == score, f"score of {name}"
     assert places == {n: f"{found[n]['lane']}:{found[n]['class']}:{found[n]['ws']}" for n in ready}, "ready sets"
     since = {
         (key.decode().removeprefix(SHARD + "ready:since:"), member)

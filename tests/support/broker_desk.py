@@ -60,9 +60,10 @@ class Desk:
         ws: str = WS,
         lane: Lane = LANE,
         due: timedelta | None = None,
+        priority: int = 0,
     ) -> Placed:
         run = run or f"run-{next(self._numbers)}"
-        hear = Hear(SessionId(session), RunId(run), lane, WorkspaceId(ws), cls, due)
+        hear = Hear(SessionId(session), RunId(run), lane, WorkspaceId(ws), cls, due, priority)
         return self.broker.enqueue(self.epoch, [hear])[0]
 
     def ensure(self, session: str = S, *, cls: ReadyClass = INTERACTIVE, ws: str = WS, **more: Any) -> Placed:

@@ -68,7 +68,7 @@ class RedisDispatch:
 
     def enqueue(self, epoch: EpochId, hears: Sequence[Hear], *, quick: bool = False) -> list[Placed]:
         items = [
-            (h.session_id, h.run_id, str(h.lane), h.workspace_id, h.ready_class.value, maybe_ms(h.due_in))
+            (h.session_id, h.run_id, str(h.lane), h.workspace_id, h.ready_class.value, maybe_ms(h.due_in), h.priority)
             for h in hears
         ]
         return placed(self._each(epoch, "enqueue", "hear", items, quick=quick))
@@ -172,7 +172,7 @@ class RedisDispatch:
         items = [
             (
                 *(s.session_id, s.token, s.target.value, str(s.lane), s.workspace_id),
-                *(_class(s.ready_class), maybe_ms(s.until_in), ",".join(s.reasons)),
+                *(_class(s.ready_class), maybe_ms(s.until_in), ",".join(s.reasons), s.priority),
             )
             for s in sessions
         ]
@@ -276,7 +276,10 @@ def _claim(request: ClaimRequest) -> Call:
 
 def _frees(sessions: Sequence[Free]) -> Items:
     return [
-        (s.session_id, s.token, s.target.value, _class(s.ready_class), maybe_ms(s.until_in), ",".join(s.reasons))
+        (
+            *(s.session_id, s.token, s.target.value, _class(s.ready_class)),
+            *(maybe_ms(s.until_in), ",".join(s.reasons), s.priority),
+        )
         for s in sessions
     ]
 
@@ -286,7 +289,7 @@ def _ensure(chunk: Sequence[Ensure]) -> Call:
     sessions = [
         (
             *(s.session_id, str(s.lane), s.workspace_id, s.ready_class.value),
-            *(None if s.score is None else repr(float(s.score)), s.runs is not None),
+            *(None if s.score is None else repr(float(s.score)), s.runs is not None, s.priority),
         )
         for s in chunk
     ]

@@ -190,4 +190,5 @@ def after(
         event_number=number,
         status=status,
         voided=voided,
+        priority=look.priority,
     )

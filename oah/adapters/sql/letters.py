@@ -120,6 +120,7 @@ def run_payload(run: Run, session: Session, recovery: Mapping[str, Any]) -> dict
         "metadata": dict(run.metadata),
         "position": run.position,
         "order": run.order_mode.value,
+        "priority": run.priority,
         "attempt": run.attempt,
         "recovery_attempts": run.recovery_attempts,
         "failed_attempts": run.failed_attempts,

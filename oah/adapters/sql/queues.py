@@ -213,6 +213,7 @@ def _queued_session(row: Any, look: Look, owner: OwnerRow | None, epoch: EpochId
         owner=owner,
         oldest_age=timedelta(microseconds=max(0, row.age or 0)),
         wrong_epoch=heard is not None and heard != epoch,
+        priority=look.priority,
     )
 
 

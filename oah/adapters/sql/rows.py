@@ -36,7 +36,7 @@ RUN_COLUMNS = (
     "parent_run_id", "worker_id", "claim_token", "cancel_requested_at", "cancel_requested_by", "result", "result_blob",
     "exit_code", "error_code", "error_message", "recovery", "recovery_state", "note", "metadata", "started_at",
     "ended_at", "order_mode", "start_by", "idle_timeout_ms", "step_timeout_ms", "retry", "recovery_strategy",
-    "recovery_max_attempts", "stop_reason", "voided", "kind",
+    "recovery_max_attempts", "stop_reason", "voided", "kind", "priority",
 )  # fmt: skip
 SESSION_COLUMNS = (
     "id", "workspace_id", "pool", "agent", "state", "created_at", "queued_count", "event_seq", "holds", "session_ref",
@@ -106,7 +106,7 @@ def run_of(row: Sequence[Any], heartbeat: Any = None) -> Run:
         run_id, session_id, workspace_id, position, run_class, status, text, created, queued, deferred, due, attempt,
         recoveries, failures, retries, timeout_ms, deadline, parent, worker, token, cancel_at, cancel_by, result, blob,
         exit_code, error_code, error_message, recovery, recovery_state, note, metadata, started, ended,
-        order_mode, start_by, idle_ms, step_ms, retry, strategy, max_attempts, stop_reason, voided, kind,
+        order_mode, start_by, idle_ms, step_ms, retry, strategy, max_attempts, stop_reason, voided, kind, priority,
     ) = row  # fmt: skip
     return Run(
         id=RunId(run_id),
@@ -139,6 +139,7 @@ def run_of(row: Sequence[Any], heartbeat: Any = None) -> Run:
         recovery_state=None if recovery_state is None else RecoveryState(recovery_state),
         note=note,
         metadata=parsed(metadata),
+        priority=priority,
         order_mode=OrderMode(order_mode),
         start_by=moment(start_by),
         idle_timeout=duration(idle_ms),

@@ -66,6 +66,7 @@ class RunRow(NamedTuple):
     recovery_strategy: str | None
     recovery_max_attempts: int | None
     data: str
+    priority: int = 0
     front: bool = False
 
 
@@ -179,6 +180,8 @@ class Look:
     holds: Mapping[str, int | None]
     now_us: int
     number: int
+    priority: int = 0
+    """Of the first eligible run."""
 
     @property
     def reasons(self) -> tuple[HoldReason, ...]:
@@ -200,10 +203,10 @@ def remaining(holds: Mapping[str, int | None], now_us: int) -> timedelta | None:
     return timedelta(microseconds=max(0, last - now_us))
 
 
-def look_of(waiting: str | None, held: int, holds: Any, now_us: int, number: int) -> Look:
+def look_of(waiting: str | None, held: int, holds: Any, now_us: int, number: int, priority: int = 0) -> Look:
     """A Look of raw columns."""
     found = parsed(holds) if held else {}
-    return Look(None if waiting is None else ReadyClass(waiting), bool(held), found, now_us, number)
+    return Look(None if waiting is None else ReadyClass(waiting), bool(held), found, now_us, number, priority)
 
 
 class Statements(Protocol):

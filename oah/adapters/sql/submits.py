@@ -201,6 +201,7 @@ class Batch:
             recovery_strategy=new.recovery_strategy,
             recovery_max_attempts=new.recovery_max_attempts,
             data=json.dumps(data),
+            priority=new.priority,
             front=new.on_busy.stops,
         )
         if new.on_busy.stops:
@@ -331,6 +332,7 @@ def _run(new: NewRun, row: RunRow, made: Inserted) -> Run:
         deadline_at=new.deadline_at,
         parent_run_id=new.parent_run_id,
         metadata=dict(new.metadata),
+        priority=new.priority,
         order_mode=new.order_mode,
         start_by=made.start_by,
         idle_timeout=new.idle_timeout,

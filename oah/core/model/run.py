@@ -181,6 +181,8 @@ class Run:
     recovery_state: RecoveryState | None = None
     note: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    priority: int = 0
+    """Among the runs of its class and workspace that are next in their sessions: higher ones start first."""
     order_mode: OrderMode = OrderMode.STRICT
     start_by: datetime | None = None
     """A run that is still queued then ends as timed out (``start_timeout``)."""

@@ -21,6 +21,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 _KEY = re.compile(r"^[\x21-\x7e]{1,255}\Z")
 _KEYS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+PRIORITIES = 100
+"""Priorities go from minus this to this: within what a score can carry (lua/lib/session.lua)."""
 SPOKEN_LINE_BYTES = 4_000
 """A terminal that reads by lines keeps 4,095 bytes of one (Linux) and drops the rest without a word."""
 
@@ -132,6 +134,13 @@ def idempotency_key(text: str | None) -> str | None:
     if text is not None and not _KEY.match(text):
         raise InvalidRequest("an idempotency key has 1 to 255 visible ASCII characters", code="invalid_idempotency_key")
     return text
+
+
+def priority(value: int) -> int:
+    """Of a run among those of its workspace. Raises InvalidRequest."""
+    if not -PRIORITIES <= value <= PRIORITIES:
+        raise InvalidRequest(f"priority must be {-PRIORITIES} to {PRIORITIES}")
+    return value
 
 
 def duration(seconds: float | None, *, what: str, rules: Rules, zero: bool = False) -> timedelta | None:

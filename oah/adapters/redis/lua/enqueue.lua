@@ -1,5 +1,5 @@
 -- purpose: hear of runs: idle -> ready, ready -> class up, leased -> heard, parked -> its owner is called; delayed -> due
--- each hear: session run lane ws class due_in_ms:int?
+-- each hear: session run lane ws class due_in_ms:int? priority:int
 -- repeatable: yes, a repeat changes nothing but the hint list
 -- over maxmemory: no
 -- returns: OK, then per hear: state, owner ('' unless parked and called)
@@ -23,10 +23,11 @@ local function class_up(s, class)
   wake(s.lane)
 end
 
-local function hear_now(s, run, lane, ws, class)
+local function hear_now(s, run, lane, ws, class, priority)
   if call('LLEN', key_queue(s.id)) < 2000 then call('RPUSH', key_queue(s.id), run) end
   if s.state == 'idle' then
     s.lane, s.ws = lane, ws
+    set_priority(s, priority)
     to_ready(s, class)
   elseif s.state == 'ready' then
     class_up(s, class)
@@ -39,12 +40,12 @@ local function hear_now(s, run, lane, ws, class)
 end
 
 local answer = {'OK'}
-for session, run, lane, ws, class, due_in_ms in each_hear() do
+for session, run, lane, ws, class, due_in_ms, priority in each_hear() do
   local s = load_session(session)
   if due_in_ms then
     hear_delayed(session, run, lane, due_in_ms)
   else
-    hear_now(s, run, lane, ws, class)
+    hear_now(s, run, lane, ws, class, priority)
   end
   answer[#answer + 1] = s.state
   answer[#answer + 1] = s.state == 'parked' and s.heard and s.worker or ''

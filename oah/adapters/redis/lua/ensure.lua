@@ -1,5 +1,5 @@
 -- purpose: sessions that SQL says have an eligible run: idle or held -> ready, leased -> heard, parked -> called
--- each session: session lane ws class score:text? rewrite:flag
+-- each session: session lane ws class score:text? rewrite:flag priority:int
 -- each run: of:int run promoted:flag
 -- repeatable: yes
 -- over maxmemory: yes
@@ -13,20 +13,23 @@ local function lift_seq(score)
   end
 end
 
--- Nothing to move; but after a torn write an index may lack what the hash says.
-local function mend_ready(s)
-  call('ZADD', key_ready(s.lane, s.class, s.ws), 'NX', s.score, s.id)
+-- Nothing to move, but another run may be its first now; and after a torn write an index may lack what the hash says.
+local function mend_ready(s, priority)
+  set_priority(s, priority)
+  call('ZADD', key_ready(s.lane, s.class, s.ws), rank_of(s), s.id)
   call('ZADD', key_since(s.lane, s.class), 'NX', number(now()), s.id)
   enter_ring(s.lane, s.class, s.ws)
+  save_session(s)
 end
 
-local function place(s, lane, ws, class, score)
+local function place(s, lane, ws, class, score, priority)
   if s.state == 'idle' or s.state == 'held' then
     s.lane, s.ws = s.lane or lane, s.ws or ws
     if score then lift_seq(score) end
+    set_priority(s, priority)
     to_ready(s, class, score)
   elseif s.state == 'ready' then
-    mend_ready(s)
+    mend_ready(s, priority)
   elseif s.state == 'leased' then
     mend_lease(s.id)
     s.heard = highest(s.heard, class)
@@ -52,14 +55,14 @@ for _, run in ipairs(promoted) do
   call('HDEL', key_due_session(), run)
 end
 local answer, n = {'OK'}, 0
-for session, lane, ws, class, score, rewrite in each_session() do
+for session, lane, ws, class, score, rewrite, priority in each_session() do
   n = n + 1
   local s = load_session(session)
   if rewrite then
     call('DEL', key_queue(session))
     for _, run in ipairs(hints[n] or {}) do call('RPUSH', key_queue(session), run) end
   end
-  place(s, lane, ws, class, score)
+  place(s, lane, ws, class, score, priority)
   answer[#answer + 1] = s.state
   answer[#answer + 1] = s.state == 'parked' and s.heard and s.worker or ''
 end

@@ -1,6 +1,6 @@
 -- purpose: with the token, after a settle: -> ready, parked (held, where reasons are given), idle or held; what was
 --   heard meanwhile is honoured
--- each session: session token target class:text? until_in_ms:int? reasons
+-- each session: session token target class:text? until_in_ms:int? reasons priority:int
 -- repeatable: yes, without the token it changes nothing
 -- over maxmemory: yes
 -- returns: OK, then per session: state or 'other', owner ('' unless parked and called)
@@ -20,12 +20,13 @@ local function park(s, class, until_in_ms, reasons)
   if waits then call_owner(s, waits) else save_session(s) end
 end
 
-local function free(s, target, class, until_in_ms, reasons)
+local function free(s, target, class, until_in_ms, reasons, priority)
   if target == 'parked' then
     park(s, class, until_in_ms, reasons)
   elseif target == 'held' then
     to_held(s, reasons, until_in_ms)
   elseif target == 'ready' or s.heard then
+    set_priority(s, priority)
     to_ready(s, highest(class, s.heard) or s.class or 'interactive')
   else
     to_idle(s)
@@ -34,11 +35,11 @@ local function free(s, target, class, until_in_ms, reasons)
 end
 
 local answer = {'OK'}
-for session, token, target, class, until_in_ms, reasons in each_session() do
+for session, token, target, class, until_in_ms, reasons, priority in each_session() do
   local s = load_session(session)
   local state = s.state
   if has_token(s, token) then
-    state = free(s, target, class, until_in_ms, reasons)
+    state = free(s, target, class, until_in_ms, reasons, priority)
   elseif s.token then
     state = 'other'
   end

@@ -165,10 +165,10 @@ SELECT o.n, sq.base + o.i FROM o JOIN sq ON sq.id = o.session_id
 
 LOOK = """
 SELECT s.id, CASE WHEN f.recovery_attempts >= 1 THEN 'suspect' ELSE h.class END, s.held, s.holds,
-  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, s.event_seq
+  (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, s.event_seq, coalesce(f.priority, 0)
 FROM sessions s
-LEFT JOIN LATERAL (SELECT recovery_attempts FROM runs WHERE session_id = s.id AND status = 'queued' AND NOT deferred
-  ORDER BY position LIMIT 1) f ON true
+LEFT JOIN LATERAL (SELECT recovery_attempts, priority FROM runs
+  WHERE session_id = s.id AND status = 'queued' AND NOT deferred ORDER BY position LIMIT 1) f ON true
 LEFT JOIN LATERAL (SELECT class FROM runs WHERE session_id = s.id AND status = 'queued' AND NOT deferred
   ORDER BY class_rank LIMIT 1) h ON true
 WHERE s.id = ANY(%(sessions)s)

@@ -46,10 +46,10 @@ WITH c AS MATERIALIZED (
     %(delay_us)s::bigint[], %(due_at)s::timestamptz[], %(timeout_ms)s::bigint[], %(deadline_at)s::timestamptz[],
     %(max_retries)s::int[], %(order_mode)s::text[], %(start_timeout_us)s::bigint[], %(idle_timeout_ms)s::bigint[],
     %(step_timeout_ms)s::bigint[], %(retry)s::text[], %(recovery_strategy)s::text[],
-    %(recovery_max_attempts)s::int[], %(data)s::text[], %(front)s::bool[]
+    %(recovery_max_attempts)s::int[], %(data)s::text[], %(priority)s::int[], %(front)s::bool[]
   ) AS c(id, session_id, workspace_id, parent_run_id, position, number, run_class, class_rank, input, metadata,
     delay_us, due_at, timeout_ms, deadline_at, max_retries, order_mode, start_timeout_us, idle_timeout_ms,
-    step_timeout_ms, retry, recovery_strategy, recovery_max_attempts, data, front)),
+    step_timeout_ms, retry, recovery_strategy, recovery_max_attempts, data, priority, front)),
 d AS MATERIALIZED (SELECT c.*, coalesce(c.due_at, c.now + c.delay_us * interval '1 microsecond') AS due FROM c),
 k AS (SELECT session_id, count(*) AS k, count(*) FILTER (WHERE front) AS f FROM c GROUP BY session_id),
 s AS (UPDATE sessions s SET next_position = s.next_position + k.k - k.f, front_position = s.front_position - k.f,
@@ -62,11 +62,11 @@ e AS (INSERT INTO run_events (session_id, number, run_id, attempt, type, data, a
   SELECT session_id, number, id, 0, 'run.queued', data::jsonb, now FROM d)
 INSERT INTO runs (id, session_id, workspace_id, parent_run_id, position, class, class_rank, input, metadata, status,
   deferred, due_at, timeout_ms, deadline_at, max_retries, order_mode, start_by, idle_timeout_ms, step_timeout_ms,
-  retry, recovery_strategy, recovery_max_attempts, created_at, queued_at)
+  retry, recovery_strategy, recovery_max_attempts, priority, created_at, queued_at)
 SELECT id, session_id, workspace_id, parent_run_id, position, run_class, class_rank, input, metadata::jsonb,
   'queued', coalesce(due > now, false), due, timeout_ms, deadline_at, max_retries, order_mode,
   greatest(due, now) + start_timeout_us * interval '1 microsecond', idle_timeout_ms, step_timeout_ms, retry::jsonb,
-  recovery_strategy, recovery_max_attempts, now, now
+  recovery_strategy, recovery_max_attempts, priority, now, now
 FROM d
 RETURNING id, created_at, due_at, deferred, start_by
 """

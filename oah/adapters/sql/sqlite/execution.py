@@ -21,7 +21,7 @@ SELECT worker_id, claim_token, now_us() - started_at FROM runs
 WHERE session_id = ? AND status IN ('running', 'waiting_tool')
 """
 FIRST = """
-SELECT id, recovery_attempts, queued_reason FROM runs
+SELECT id, recovery_attempts, queued_reason, priority FROM runs
 WHERE session_id = ? AND status = 'queued' AND NOT deferred ORDER BY position LIMIT 1
 """
 HIGHEST = """
@@ -130,7 +130,7 @@ class SqliteExecution:
         )
         if claim.held or active is not None or first is None or (owner is not None and owner[1] != claim.token):
             return refused
-        run_id, recoveries, reason = first
+        run_id, recoveries, reason, _ = first
         if recoveries and not claim.suspect_place:
             return refused
         now = now_us()
@@ -213,14 +213,16 @@ class SqliteExecution:
         for session in sessions:
             row = self._one(LOOK, session)
             if row is not None:
-                looks[session] = look_of(self._waiting(session), row[0], row[1], now_us(), row[2])
+                waiting, priority = self._waiting(session)
+                looks[session] = look_of(waiting, row[0], row[1], now_us(), row[2], priority)
         return looks
 
-    def _waiting(self, session: str) -> str | None:
+    def _waiting(self, session: str) -> tuple[str | None, int]:
+        """The highest class that waits, and the priority of what is first."""
         first = self._one(FIRST, session)
         if first is None:
-            return None
-        return "suspect" if first[1] else str(self._one(HIGHEST, session)[0])
+            return None, 0
+        return "suspect" if first[1] else str(self._one(HIGHEST, session)[0]), first[3]
 
     def active_sessions(self, sessions: Sequence[str]) -> set[str]:
         """Those with an active run."""

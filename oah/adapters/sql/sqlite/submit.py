@@ -27,8 +27,8 @@ DROP_KEY = "DELETE FROM idempotency_keys WHERE workspace_id = ? AND key = ?"
 INSERT_RUN = """
 INSERT INTO runs (id, session_id, workspace_id, parent_run_id, position, class, class_rank, input, metadata, status,
   deferred, due_at, timeout_ms, deadline_at, max_retries, order_mode, start_by, idle_timeout_ms, step_timeout_ms,
-  retry, recovery_strategy, recovery_max_attempts, created_at, queued_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  retry, recovery_strategy, recovery_max_attempts, priority, created_at, queued_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 INSERT_EVENT = """
 INSERT INTO run_events (session_id, number, run_id, attempt, type, data, at) VALUES (?, ?, ?, 0, 'run.queued', ?, ?)
@@ -148,7 +148,7 @@ class SqliteSubmit:
                 run.id, run.session_id, run.workspace_id, run.parent_run_id, run.position, run.run_class,
                 run.class_rank, run.input, run.metadata, deferred, due, run.timeout_ms, deadline, run.max_retries,
                 run.order_mode, start_by, run.idle_timeout_ms, run.step_timeout_ms, run.retry, run.recovery_strategy,
-                run.recovery_max_attempts, now, now,
+                run.recovery_max_attempts, run.priority, now, now,
             ),
         )  # fmt: skip
         self._cursor.execute(INSERT_EVENT, (run.session_id, run.number, run.id, run.data, now))

@@ -4,7 +4,7 @@
 local function next_score() return number(call('INCR', key_seq())) end
 
 local function index_ready(s)
-  call('ZADD', key_ready(s.lane, s.class, s.ws), s.score, s.id)
+  call('ZADD', key_ready(s.lane, s.class, s.ws), rank_of(s), s.id)
   call('ZADD', key_since(s.lane, s.class), 'NX', number(now()), s.id)
   enter_ring(s.lane, s.class, s.ws)
 end

@@ -1,6 +1,7 @@
 -- A session's hash: read whole, written last, only what changed.
 
-local FIELDS = {'state', 'lane', 'ws', 'class', 'score', 'worker', 'token', 'request', 'counter', 'heard', 'until', 'reasons'}
+local FIELDS = {'state', 'lane', 'ws', 'class', 'score', 'worker', 'token', 'request', 'counter', 'heard', 'until', 'reasons',
+  'priority'}
 local RANK = {resume = 1, interactive = 2, subagent = 3, background = 4, suspect = 5}
 
 -- Whether what was read can be a session in that state.
@@ -8,7 +9,7 @@ local function sound(s)
   if s.class and not RANK[s.class] or s.heard and not RANK[s.heard] then return false end
   if s.state == 'held' then return true end
   if not s.lane or not s.ws then return false end
-  if s.state == 'ready' then return s.class and tonumber(s.score) end
+  if s.state == 'ready' then return s.class and tonumber(s.score) and tonumber(s.priority or 0) end
   return (s.state == 'leased' or s.state == 'parked') and s.worker and s.token
 end
 
@@ -47,6 +48,11 @@ local function forget_session(s)
   call('DEL', key_queue(s.id), key_session(s.id))
   s.state, s.old = 'idle', {}
 end
+
+local function set_priority(s, priority) s.priority = priority ~= 0 and number(priority) or nil end
+
+-- Its score among those of its class and workspace: by priority, then by age. A double carries 100 * 1e12 and the counter.
+local function rank_of(s) return number(tonumber(s.score) - (tonumber(s.priority) or 0) * 1e12) end
 
 -- The class of a session in which both wait; a suspect is never raised.
 local function highest(one, other)
