@@ -61,4 +61,6 @@ class ApiContext:
     written: Callable[[Iterable[bytes]], Iterator[bytes]] = iter
     answer_rules: Callable[[Sequence[Mapping[str, Any]]], object] = lambda tables: None
     """Raises InvalidRequest for rules about questions that a worker could not read."""
+    weigh: Callable[[str], int] = lambda profile: 1
+    """Slots that a run of a profile takes."""
     version: str = "0"

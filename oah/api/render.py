@@ -17,7 +17,7 @@ from oah.core.model.worker import WorkerReport
 from oah.core.model.workspace import ApiKey, Workspace
 from oah.core.policy.waiting import WaitReason
 from oah.ports.store import EXCERPT, Accepted
-from oah.services.inspect import QueueSnapshot, RecoveryOverview
+from oah.services.inspect import RecoveryOverview
 
 Document = dict[str, Any]
 
@@ -162,6 +162,7 @@ def run_document(run: Run, *, wait_reason: WaitReason | None = None, excerpt: bo
         "max_retries": run.max_retries,
         "retry": None if run.retry is None else dict(run.retry),
         "order": run.order_mode,
+        "priority": run.priority,
         "next_attempt_at": moment(next_attempt_at(run)),
         "timeout_seconds": seconds(run.timeout),
         "deadline": moment(run.deadline_at),
@@ -324,48 +325,6 @@ def key_document(key: ApiKey) -> Document:
         "created_at": moment(key.created_at),
         "expires_at": moment(key.expires_at),
         "revoked_at": moment(key.revoked_at),
-    }
-
-
-def queue_document(snapshot: QueueSnapshot) -> Document:
-    """The health snapshot; the camelCase names are those of the outside interface."""
-    age = snapshot.oldest_schedulable_ready_age
-    figures, counts = snapshot.figures, snapshot.counts
-    return {
-        "readySessionCount": snapshot.ready_session_count,
-        "readyQueueDepth": snapshot.ready_queue_depth,
-        "uniqueReadySessionCount": snapshot.unique_ready_session_count,
-        "subagentReadySessionCount": snapshot.subagent_ready_session_count,
-        "subagentReadyQueueDepth": snapshot.subagent_ready_queue_depth,
-        "lockedReadySessionCount": snapshot.locked_ready_session_count,
-        "staleReadySessionCount": snapshot.stale_ready_session_count,
-        "oldestSchedulableReadyAgeMs": None if age is None else round(age.total_seconds() * 1000),
-        "busyWorkers": snapshot.busy_workers,
-        "idleWorkers": snapshot.idle_workers,
-        "slotCapacity": snapshot.slot_capacity,
-        "busySlots": snapshot.busy_slots,
-        "idleSlots": snapshot.idle_slots,
-        "globalActiveWorkers": snapshot.global_active_workers,
-        "globalBusyWorkers": snapshot.global_busy_workers,
-        "remoteActiveWorkers": snapshot.remote_active_workers,
-        "remoteBusyWorkers": snapshot.remote_busy_workers,
-        "globalSlotCapacity": snapshot.global_slot_capacity,
-        "globalBusySlots": snapshot.global_busy_slots,
-        "availableIdleCapacity": snapshot.available_idle_capacity,
-        "readySessionsPerActiveWorker": snapshot.ready_sessions_per_active_worker,
-        "subagentReserveTarget": snapshot.subagent_reserve_target,
-        "subagentReserveDeficit": snapshot.subagent_reserve_deficit,
-        "leasedSessionCount": figures.leased,
-        "dueRunCount": figures.due,
-        "heldSessionCount": figures.held,
-        "activeSessionCount": counts.active_sessions,
-        "staleOwnerCount": counts.stale_owners,
-        "runs": {str(status): count for status, count in counts.runs.items()},
-        "lanes": [
-            {"lane": str(depth.lane), "class": depth.ready_class, "sessions": depth.sessions}
-            for depth in figures.ready
-            if depth.sessions
-        ],
     }
 
 

@@ -14,6 +14,7 @@ from oah.api.auth import Keyring
 from oah.api.batch import SubmitBatches
 from oah.api.bells import Bells
 from oah.api.context import ApiContext
+from oah.api.counting import Counting
 from oah.api.hearing import Hearing
 from oah.api.looks import Looks
 from oah.api.rooms import Rooms
@@ -51,6 +52,7 @@ class ApiState:
         self.batches = SubmitBatches(self._commit, committed=self._committed, telemetry=context.telemetry)
         self.stopping = threading.Event()
         self.look = Looks(context.broker)
+        self.counts = Counting(context)
         self._steers = threading.BoundedSemaphore(STEERS_AT_ONCE)
         self._workspaces: dict[SessionId, WorkspaceId] = {}
 

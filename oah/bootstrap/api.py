@@ -101,6 +101,7 @@ def _api_context(kit: Kit, workers: Sequence[Worker], jobs: JobQueue, *, prepare
         lines=SocketLines(),
         written=written,
         answer_rules=workspace_rules,
+        weigh=kit.weigh(),
         version=oah_version(),
     )
 

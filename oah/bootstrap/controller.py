@@ -36,6 +36,7 @@ def controller_of(kit: Kit, *, endpoint: Endpoint | None, jobs: JobQueue) -> Seq
         election=open_election(kit.settings, kit.clock, broker=kit.broker, hasty=kit.witness_broker),
         tell_jobs=tell_again(kit, jobs),
         blobs=DirectoryBlobs(kit.settings.blobs),
+        weigh=kit.weigh(),
         tidy=tidy_shared(kit),
         schedules=fire_schedules(kit),
     )

@@ -82,6 +82,10 @@ class Kit:
         """What the profiles known here say about recovery."""
         return profile_policies(self.settings.data_dir / PROFILES_DIR)
 
+    def weigh(self) -> Callable[[str], int]:
+        """Slots that a run of a profile takes, as far as the profiles are known here."""
+        return profile_weights(self.settings.data_dir / PROFILES_DIR)
+
     @property
     def host_bound(self) -> HostBound:
         """Who asks about hosts of local homes."""
@@ -107,6 +111,18 @@ def profile_policies(directory: Path) -> dict[str, recovery.Override]:
         return {}
     said = {p.name: recovery.Override(p.recovery_strategy, p.recovery_max_attempts) for p in profiles.values()}
     return {name: each for name, each in said.items() if each != recovery.SAYS_NOTHING}
+
+
+def profile_weights(directory: Path) -> Callable[[str], int]:
+    """What the profiles say about slots. With a catalogue that cannot be read every run counts as one: whoever only
+    counts does not need it."""
+    try:
+        catalogue = load_profiles(directory)
+    except InvalidRequest as error:
+        log.warning("every run counts as one slot: %s", error.message)
+        return lambda profile: 1
+    heavy = {name: profile.slot_weight for name, profile in catalogue.items() if profile.slot_weight != 1}
+    return lambda profile: heavy.get(profile, 1)
 
 
 def system_ids() -> Ids:

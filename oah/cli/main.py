@@ -25,6 +25,7 @@ from oah.cli.keys import key
 from oah.cli.mailbox import mailbox
 from oah.cli.message import message
 from oah.cli.pauses import cap, pause, pauses, resume
+from oah.cli.pools import pool
 from oah.cli.processes import api_run, controller_run, gateway_run, worker_run
 from oah.cli.queue import queue
 from oah.cli.recovery import recovery
@@ -70,6 +71,7 @@ for command in (
     requeue,
     worker_group,
     rollout,
+    pool,
     queue,
     pause,
     resume,

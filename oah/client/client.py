@@ -10,7 +10,7 @@ Runs:       submit, submit_many, run, runs, wait, stream, cancel, requeue, note,
 Inside:     steps, send_input, begin_step, end_step, report_progress, begin_wait, resume_run
 Terminals:  screen, attach
 Fleet:      workers, worker, cordon, uncordon, drain, cordon_pool, uncordon_pool, drain_pool,
-            restart_pool, rollouts, rollout, abort_rollout, wait_rollout, queue, recovery,
+            restart_pool, rollouts, rollout, abort_rollout, wait_rollout, queue, pools, pool, pool_metric, recovery,
             diagnosis, controller, agents
 Governance: pauses, pause, resume, caps, set_cap
 Tenancy:    workspaces, workspace, create_workspace, update_workspace, keys, create_key, revoke_key
@@ -49,6 +49,7 @@ from oah.client.jobs import JobCalls
 from oah.client.letters import LetterCalls
 from oah.client.mailboxes import MailboxCalls
 from oah.client.pauses import PauseCalls
+from oah.client.pools import PoolCalls
 from oah.client.schedules import ScheduleCalls
 from oah.client.sse import RUN_ENDS, Event, follow
 from oah.client.tenancy import TenancyCalls
@@ -70,6 +71,7 @@ class SubmitItem(TypedDict, total=False):
     run_class: str
     delay_seconds: float
     timeout_seconds: float
+    priority: int
     metadata: Mapping[str, Any]
 
 
@@ -85,6 +87,7 @@ class Client(
     ScheduleCalls,
     GovernanceCalls,
     PauseCalls,
+    PoolCalls,
 ):
     """A connection to one API. ``timeout`` (seconds) bounds each answer, ``retries`` how often a call is repeated."""
 
@@ -184,6 +187,7 @@ class Client(
         max_retries: int | None = None,
         retry: Mapping[str, Any] | None = None,
         order: str | None = None,
+        priority: int | None = None,
         recovery: Mapping[str, Any] | None = None,
         on_busy: str | None = None,
         parent_run_id: str | None = None,
@@ -198,7 +202,8 @@ class Client(
 
         ``max_retries``: further attempts after failed ones (left out: what the agent's profile says), ``retry``: their
         pauses (``initial_seconds``, ``factor``, ``max_seconds``, ``jitter``) and error codes (``on``), ``order``: the
-        session waits meanwhile (``strict``) or goes on (``skip_failed``).
+        session waits meanwhile (``strict``) or goes on (``skip_failed``). ``priority`` (-100 to 100): higher ones start
+        first among runs of their class and workspace; the order within a session stays.
 
         ``recovery``: what becomes of it when its worker is lost (``strategy``, ``max_attempts``); what is left out the
         profile, the workspace or the deployment says.
@@ -221,6 +226,7 @@ class Client(
             retry=retry or None,
             recovery=recovery or None,
             order=order,
+            priority=priority,
             on_busy=on_busy,
             parent_run_id=parent_run_id,
             command=command or None,
@@ -316,10 +322,6 @@ class Client(
         return self._api.call("GET", f"/v1/runs/{part(run_id)}/transcript", params=params).content
 
     # --- fleet ------------------------------------------------------------------------------------------------------
-
-    def queue(self) -> Json:
-        """The health snapshot of queue and fleet, camelCase."""
-        return self._one("GET", "/v1/queue")
 
     def recovery(self) -> Json:
         """What recovery did: counts, quarantine, latest times, main reasons."""

@@ -37,6 +37,7 @@ from oah.services.host_bound import HostBound
 from oah.services.jobs import MeasureJobs
 from oah.services.mail_sweep import SweepMail
 from oah.services.measure import MeasureQueues
+from oah.services.measure_pools import MeasurePools
 from oah.services.orphans import JudgeOwners
 from oah.services.place import Places
 from oah.services.promote import PromoteRuns
@@ -46,6 +47,7 @@ from oah.services.recover import RecoverOwners
 from oah.services.rehydrate import Rehydrate
 from oah.services.relay import RelayRuns
 from oah.services.rollouts import DriveRollouts
+from oah.services.signals import PoolSignals
 from oah.services.sweep import SweepLeases
 from oah.services.wake import TellAgents, TendMessages
 
@@ -81,6 +83,8 @@ class ControllerContext:
     """Where recordings and long results lie; None: nothing is pruned here."""
     schedules: FireSchedules | None = None
     """None: nobody fires here."""
+    weigh: Callable[[str], int] = lambda profile: 1
+    """Slots that a run of a profile takes."""
     tidy: Callable[[], object] | None = None
     """Takes away what closed sessions have left in directories that all hosts have."""
 
@@ -98,6 +102,7 @@ class Services:
     forget: ForgetWorkers
     children: CancelChildren
     measure: MeasureQueues
+    pools: MeasurePools
     jobs: MeasureJobs
     promote: PromoteRuns
     relay: RelayRuns
@@ -129,6 +134,7 @@ class Services:
             Duty("messages", rules.mail_every, lambda: self.messages(epoch())),
             Duty("rollouts", rules.tick_every, self.rollouts),
             Duty("measure", rules.measure_every, self.measure),
+            Duty("measure_pools", rules.measure_every, self.pools),
             Duty("measure_mail", rules.measure_every, self.mail.measure),
             Duty("overdue", rules.measure_every, self.messages.watch),
             Duty("forget", rules.audit_every, self.forget),
@@ -157,7 +163,10 @@ def create_services(context: ControllerContext, *, going_on: Callable[[], bool] 
         caps=RecomputeCaps(store, broker, telemetry),
         forget=ForgetWorkers(store, broker, telemetry),
         children=CancelChildren(store, broker),
-        measure=MeasureQueues(store, broker, telemetry, rules.lease),
+        measure=MeasureQueues(store, broker, telemetry, rules.lease, context.clock),
+        pools=MeasurePools(
+            telemetry, PoolSignals(store, broker, context.clock, trust=rules.lease, weigh=context.weigh)
+        ),
         jobs=MeasureJobs(store, telemetry),
         promote=PromoteRuns(store, places, HostBound(store, broker, rules.home_wait)),
         relay=RelayRuns(store, places, telemetry, rules.relay_older_than),
@@ -226,6 +235,7 @@ class _Leading:
     def lost(self) -> None:
         """The figures are another's now."""
         self.services.measure.clear()
+        self.services.pools.clear()
         self.services.jobs.clear()
         self.services.letters.clear()
         self.services.messages.clear()

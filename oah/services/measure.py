@@ -10,9 +10,11 @@ from oah.core.model.run import ReadyClass, RunStatus
 from oah.core.model.worker import WorkerReport, WorkerState
 from oah.core.policy.waiting import WaitCode
 from oah.ports.broker import Broker, QueueFigures
-from oah.ports.store import Store
+from oah.ports.clock import Clock
+from oah.ports.store import Store, StoreCounts
 from oah.ports.telemetry import Telemetry
 from oah.services.explain import Dispatch, diagnose
+from oah.services.sparing import Sparing
 
 _LOOKED_AT = 100
 _LEADERS = (
@@ -46,12 +48,17 @@ class MeasureQueues:
     broker: Broker
     telemetry: Telemetry
     lease: timedelta
+    clock: Clock
+    _count: Sparing[StoreCounts] = field(init=False)
     _lanes: frozenset[tuple[str, ReadyClass]] = field(default_factory=frozenset)
     _unserved: frozenset[str] = field(default_factory=frozenset)
 
+    def __post_init__(self) -> None:
+        self._count = Sparing(self.clock, lambda: self.store.counts(None, lease=self.lease))
+
     def __call__(self) -> None:
         """SQL, then the broker, then the registry."""
-        counts = self.store.counts(None, lease=self.lease)
+        counts = self._count()
         gauge = self.telemetry.gauge
         gauge("oah_queued_runs", counts.runs.get(RunStatus.QUEUED, 0))
         gauge("oah_deferred_runs", counts.deferred)

@@ -200,8 +200,8 @@ GUARDED = (
     (r"\w+ /v1/keys", "admin"),
     (r"PUT /v1/caps", "admin"),
     (r"\w+ /v1/(pauses|caps)", "operate"),
-    (r"POST /v1/(workers|pools|rollouts)", "admin"),
-    (r"GET /v1/(workers|rollouts|queue|controller|jobs|audit)", "operate"),
+    (r"POST /v1/(workers|pools|rollouts)|\w+ /v1/queue/", "admin"),
+    (r"GET /v1/(workers|pools|rollouts|queue|controller|jobs|audit)", "operate"),
     (r"POST /v1/(jobs/|runs/requeue)", "operate"),
     (r"PATCH /v1/runs/|POST /v1/runs/\{run_id\}/requeue", "operate"),
     (r"(POST|DELETE) /v1/dead-letters|\w+ /v1/webhooks", "operate"),
@@ -299,10 +299,10 @@ def test_lists_and_bodies_do_not_reach_into_another_workspace(shared_api, ids, r
             answer = http.get(path)
             assert answer.status_code == 200, (path, answer.text)
             for ours in (ids["session_id"], ids["run_id"], "secret words", '"ours"', DEFAULT_WORKSPACE + '"'):
-                if path in ("/v1/workers", "/v1/queue"):
+                if path in ("/v1/workers", "/v1/queue", "/v1/pools"):
                     continue  # fleet: pools and lanes of all, checked below
                 assert ours not in answer.text, (path, ours)
-        for path in ("/v1/workers", "/v1/queue", f"/v1/workers/{ids['worker_id']}"):
+        for path in ("/v1/workers", "/v1/queue", f"/v1/workers/{ids['worker_id']}", f"/v1/pools/{ids['pool']}"):
             text = http.get(path).text
             assert ids["session_id"] not in text
             assert ids["run_id"] not in text

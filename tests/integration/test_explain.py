@@ -121,7 +121,7 @@ def test_a_workspace_at_its_cap(world: World) -> None:
 
 def test_the_leader_shows_it_as_figures(world: World) -> None:
     telemetry = PrometheusTelemetry(process="test", version="0")
-    measure = MeasureQueues(world.store, world.broker, telemetry, LEASE)
+    measure = MeasureQueues(world.store, world.broker, telemetry, LEASE, world.clock)
     for session in world.sessions:
         world.submit(session)
     world.store.hold_session(world.sessions[1], None, HoldReason.UNKILLABLE, until_in=None)

@@ -407,14 +407,38 @@ def test_snapshots(call: Oah, command: tuple[str, ...], path: str) -> None:
     assert result.stdout == "readySessionCount  3\n"
 
 
-@pytest.mark.parametrize(
-    ("command", "path"), [(("queue", "stats"), "/v1/queue"), (("controller", "show"), "/v1/controller")]
-)
-def test_snapshots(call: Oah, command: tuple[str, ...], path: str) -> None:
-    result, _ = call(*command, "--json", routes={f"GET {path}": {"readySessionCount": 3}})
-    assert json.loads(result.stdout) == {"readySessionCount": 3}
-    result, _ = call(*command, routes={f"GET {path}": {"readySessionCount": 3}})
-    assert result.stdout == "readySessionCount  3\n"
+POOL = {
+    "pool": "gpu", "load": 7, "ready": 3, "capped": 2, "running": 4, "waiting": 1, "workers": 2, "slots": 8,
+    "idle_slots": 4, "desired": None, "oldest_wait_seconds": 12.5, "wait_p50_seconds": None, "wait_p95_seconds": 0.25,
+    "sure": True, "doubts": [],
+}  # fmt: skip
+MEMBER = {"id": "w.1", "host": "h", "state": "busy", "busy": 4, "slots": 4, "slots_max": 8, "pressure": ["memory"]}
+DECISION = {"at": "2026-01-02T03:04:05Z", "current": 2, "desired": 1, "reason": "scale_down", "outcome": "draining",
+            "target": "processes", "going": {"worker-2": {}}}  # fmt: skip
+
+
+def test_pools(call: Oah) -> None:
+    found = {**POOL, "members": [MEMBER], "decisions": [DECISION]}
+    routes = {
+        "GET /v1/pools": {"items": [POOL], "next_cursor": None},
+        "GET /v1/pools/gpu": found,
+        "GET /v1/pools/gpu/metric": {"pool": "gpu", "value": 7},
+    }
+    result, _ = call("pool", "list", routes=routes)
+    head, line = (each.split() for each in result.stdout.splitlines())
+    assert dict(zip(head, line, strict=True)) | {"P50": "-", "LOAD": "7", "OLDEST": "12s", "P95": "0.2s"} == dict(
+        zip(head, line, strict=True)
+    )
+    result, _ = call("pool", "list", "--json", routes=routes)
+    assert json.loads(result.stdout) == {"items": [POOL], "more": False}
+    result, _ = call("pool", "show", "gpu", routes=routes)
+    assert "4/4 of 8" in result.stdout and "memory" in result.stdout and "worker-2" in result.stdout
+    result, _ = call("pool", "show", "gpu", "--json", routes=routes)
+    assert json.loads(result.stdout) == found
+    result, _ = call("pool", "metric", "gpu", routes=routes)
+    assert result.stdout == "7\n"
+    result, _ = call("pool", "show", "none", routes=routes)
+    assert result.exit_code == 3
 
 
 def test_workspaces_and_agents(call: Oah) -> None:

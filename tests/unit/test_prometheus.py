@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from oah.adapters.prometheus.table import METRICS, OPEN_VALUES, TABLE, Kind, Metric, exposed_names
+from oah.adapters.prometheus.metric import Kind, Metric
+from oah.adapters.prometheus.table import METRICS, OPEN_VALUES, TABLE, exposed_names
 from oah.adapters.prometheus.telemetry import PrometheusTelemetry
 from oah.errors import Broken
 from oah.ports.telemetry import NullTelemetry, Telemetry

@@ -9,9 +9,13 @@ Gauges marked "leader" are measured in the stores by the leader alone; no other 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
 
+from oah.adapters.prometheus.metric import Kind, Metric
+from oah.adapters.prometheus.metric import counter as _counter
+from oah.adapters.prometheus.metric import gauge as _gauge
+from oah.adapters.prometheus.metric import histogram as _histogram
+from oah.adapters.prometheus.metric import of as _of
+from oah.adapters.prometheus.pool_table import CLASS, POOLS
 from oah.core.model.question import DialogKind
 from oah.core.policy.retry import LABELS
 from oah.core.policy.waiting import WaitCode
@@ -22,47 +26,12 @@ OPEN_VALUES = 200
 OTHER = "other"
 
 
-class Kind(StrEnum):
-    """What a figure is."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One row: `labels` maps a label to its closed set of values, or to None when it is open."""
-
-    name: str
-    kind: Kind
-    help: str
-    labels: Mapping[str, frozenset[str] | None] = field(default_factory=dict)
-    buckets: tuple[float, ...] = ()
-
-
-def _of(*values: str) -> frozenset[str]:
-    return frozenset(values)
-
-
-_CLASS = _of("interactive", "subagent", "background")
+_CLASS = CLASS
 _READY_CLASS = _CLASS | {"resume", "suspect"}
 _STATUS = _of("completed", "failed", "cancelled", "timed_out")
 _WAITS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 _DURATIONS = (0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400, 86400)
 _CALLS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
-
-
-def _counter(name: str, help_: str, /, **labels: frozenset[str] | None) -> Metric:
-    return Metric(name, Kind.COUNTER, help_, {key.rstrip("_"): values for key, values in labels.items()})
-
-
-def _gauge(name: str, help_: str, /, **labels: frozenset[str] | None) -> Metric:
-    return Metric(name, Kind.GAUGE, help_, {key.rstrip("_"): values for key, values in labels.items()})
-
-
-def _histogram(name: str, help_: str, buckets: tuple[float, ...], /, **labels: frozenset[str] | None) -> Metric:
-    return Metric(name, Kind.HISTOGRAM, help_, {key.rstrip("_"): values for key, values in labels.items()}, buckets)
 
 
 _RUNS = (
@@ -362,7 +331,7 @@ _PROCESS = (
     _histogram("oah_loop_pass_seconds", "Duration of a pass", _CALLS, loop=None),
 )
 
-METRICS: tuple[Metric, ...] = (*_RUNS, *_LETTERS, *_DISPATCH, *_WORKERS, *_EDGES, *_MAIL, *_GATEWAY, *_PROCESS)
+METRICS: tuple[Metric, ...] = (*_RUNS, *_LETTERS, *_DISPATCH, *_WORKERS, *POOLS, *_EDGES, *_MAIL, *_GATEWAY, *_PROCESS)
 
 STANDARD: frozenset[str] = frozenset(
     {

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from oah.adapters.prometheus.table import METRICS, OPEN_VALUES, OTHER, Kind, Metric
+from oah.adapters.prometheus.metric import Kind, Metric
+from oah.adapters.prometheus.table import METRICS, OPEN_VALUES, OTHER
 from oah.errors import Broken
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST

@@ -18,7 +18,6 @@ from oah.core.model.run import RecoveryState, RunStatus
 from oah.ports.figures import LaneRuns, RecoveryFigures
 from oah.ports.store import StoreCounts
 
-
 LANE_RUNS = (
     select(sessions.c.pool, sessions.c.agent, runs.c.status, func.count())
     .select_from(runs.join(sessions, sessions.c.id == runs.c.session_id))

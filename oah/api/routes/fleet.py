@@ -1,4 +1,4 @@
-"""/v1/workers, /v1/queue, /v1/recovery, /v1/diagnosis, /v1/controller, /v1/agents"""
+"""/v1/workers, /v1/recovery, /v1/diagnosis, /v1/controller, /v1/agents"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from oah.api.auth import Caller, Principal, needs
-from oah.api.render import answer, page, queue_document, recovery_overview_document, seconds, worker_document
+from oah.api.render import answer, page, recovery_overview_document, seconds, worker_document
 from oah.api.schemas import DrainBody, Limit, Named
 from oah.api.state import ApiState, Desk
 from oah.core.model.drain import Drain
@@ -85,17 +85,6 @@ def uncordon_pool(pool: Named, desk: Desk, caller: Caller) -> Response:
 def drain_pool(pool: Named, desk: Desk, caller: Caller, body: DrainBody | None = None) -> Response:
     """Every worker of the pool finishes its runs, then stops, all at once; one batch after the other: a rollout."""
     return _command_pool(desk, caller, pool, CommandKind.DRAIN, commands.AS_SET if body is None else body.drain)
-
-
-@router.get("/queue", **needs(Scope.OPERATE))
-def queue(desk: Desk, caller: Caller) -> Response:
-    """The health snapshot of queue and fleet."""
-    context = desk.context
-    return answer(
-        queue_document(
-            inspect.queue_snapshot(context.store, context.broker, local=context.local_workers(), lease=context.lease)
-        )
-    )
 
 
 @router.get("/recovery", **needs(Scope.READ))
