@@ -463,7 +463,7 @@ def _check_pod(pod: Document) -> None:
     if not all(isinstance(value, str) for value in annotations.values()):
         raise Refusal(400, "BadRequest", "cannot unmarshal number into Go struct field ObjectMeta.annotations")
     cost = annotations.get(COST, "0")
-    if not re.fullmatch(r"0|-?[1-9]\d*", cost) or abs(int(cost)) >= 2**31:
+    if not re.fullmatch(r"0|-?[1-9]\d*", cost) or not -(2**31) <= int(cost) < 2**31:
         _invalid(f"metadata.annotations[{COST}]: Invalid value: must be a 32bit integer")
 
 

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
-FIRST_TO_GO = "-1000"
-"""What is written for a pod that shall go, and the only value that is taken away again: any other is somebody's."""
+FIRST_TO_GO = "-2147483648"
+"""What is written for a pod that shall go: the lowest there is, so that no cost of somebody's comes before. The only
+value that is taken away again."""
 
 _ORDINAL = re.compile(r"-(\d+)$")
 _PHASES = {"Pending": 0, "Unknown": 1, "Running": 2}
+EARLIER = 11
+"""The standing of a pod that runs and is ready; all others go earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +37,13 @@ class Pod:
     """Hash of the template that it was made from: two of them are a rollout."""
 
     @property
-    def working(self) -> bool:
-        """Whether its deletion cost is heard: those before it go whatever theirs is."""
-        return self.assigned and self.phase == "Running" and self.ready
+    def standing(self) -> int:
+        """Lower goes first, whatever the costs are; EARLIER when it runs and is ready."""
+        return 6 * self.assigned + 2 * _PHASES.get(self.phase, 1) + self.ready
 
-    def rank(self, cost: int | None = None) -> tuple[bool, int, bool, int]:
+    def rank(self, cost: int | None = None) -> tuple[int, int]:
         """Lower goes first; with another cost, if one is given."""
-        return self.assigned, _PHASES.get(self.phase, 1), self.ready, self.cost if cost is None else cost
+        return self.standing, self.cost if cost is None else cost
 
     @property
     def ordinal(self) -> int:
@@ -64,7 +67,7 @@ def pods_of(documents: Iterable[Mapping[str, Any]], *, kind: str, name: str) -> 
 def endangered(pods: Sequence[Pod], *, keep: int, victims: frozenset[str]) -> list[Pod]:
     """Which of a ReplicaSet's pods may go when `keep` stay and `victims` have the lowest cost, and are no victims."""
 
-    def rank(pod: Pod) -> tuple[bool, int, bool, int]:
+    def rank(pod: Pod) -> tuple[int, int]:
         return pod.rank(min(pod.cost, int(FIRST_TO_GO)) if pod.name in victims else None)
 
     going = sorted(map(rank, pods))[: max(len(pods) - keep, 0)]

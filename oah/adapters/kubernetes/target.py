@@ -8,12 +8,12 @@ empty, nothing is written.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from oah.adapters.kubernetes.cluster import Absent, Cluster, Conflicting, Refused
-from oah.adapters.kubernetes.pods import DELETION_COST, FIRST_TO_GO, Pod, endangered, ordinal_of, pods_of
+from oah.adapters.kubernetes.pods import DELETION_COST, EARLIER, FIRST_TO_GO, Pod, endangered, ordinal_of, pods_of
 from oah.adapters.kubernetes.workload import Wanted, Workload, find
 from oah.errors import Broken, Unavailable
 from oah.ports.scaling import TargetState
@@ -46,17 +46,18 @@ class KubernetesTarget:
             raise Broken(error.message, code=error.code, hint=error.hint) from error
 
     def choose(self, state: TargetState, idle: Sequence[str], count: int) -> Sequence[str]:
-        """Of a Deployment, pods that are missing count first and those that are not ready come next: Kubernetes never
-        keeps one of these for a ready one."""
+        """Nobody when units are missing that would count as the first to go: a smaller size takes nobody then. Of a
+        Deployment, those that are not ready before those that are: Kubernetes never keeps one of these instead."""
         members = list(state.members)
         if state.detail.get("kind") == "StatefulSet":
-            first = int(state.detail.get("first_ordinal") or 0) + state.size - count
-            return [each for each in members if ordinal_of(each) >= first]
-        unready = frozenset(state.detail.get("unready") or ())
-        forced = [each for each in members if each in unready]
-        wanted = [each for each in idle if each in state.members and each not in unready]
-        rest = [each for each in members if each not in {*forced, *wanted}]
-        return [*forced, *wanted, *rest][: max(count - max(state.size - len(members), 0), 0)]
+            return _highest(members, int(state.detail.get("first_ordinal") or 0) + state.size, count)
+        if len(members) < state.size:
+            return []
+        early: Mapping[str, int] = state.detail.get("early") or {}
+        preferred = {name: number for number, name in enumerate(idle)}
+        last = len(preferred)
+        members.sort(key=lambda name: (early.get(name, EARLIER), preferred.get(name, last)))
+        return members[:count]
 
     def resize(self, state: TargetState, size: int, *, victims: Sequence[str] = ()) -> None:
         """Raises Unavailable: conflict, no answer, or somebody else would go; Broken: refused for good."""
@@ -91,7 +92,7 @@ class KubernetesTarget:
             "namespace": self._cluster.namespace,
             "first_ordinal": workload.first_ordinal,
             "ready": workload.count("readyReplicas"),
-            "unready": [pod.name for pod in pods if not pod.working],
+            "early": {pod.name: pod.standing for pod in pods if pod.standing < EARLIER},
         }
         return TargetState(
             size=workload.size,
@@ -152,6 +153,17 @@ class KubernetesTarget:
             log.info("scaled", extra={"workload": f"{kind}/{name}", "was": was, "size": size})
             return
         raise Unavailable(f"{kind} {name} changes faster than its size can be written", code="kubernetes_conflict")
+
+
+def _highest(members: Sequence[str], end: int, count: int) -> list[str]:
+    """As many as `count` from the highest ordinal downwards, up to the first that is missing."""
+    by_ordinal = {ordinal_of(name): name for name in members}
+    found = []
+    for number in range(end - 1, end - 1 - count, -1):
+        if number not in by_ordinal:
+            break
+        found.append(by_ordinal[number])
+    return found
 
 
 def _only(victims: frozenset[str], going: Sequence[Pod]) -> None:
