@@ -225,7 +225,7 @@ class Claimer:
     def _go_round(self, reply: ClaimReply, room: int) -> None:
         if reply.more_left and room > 0:
             self.hint()  # the script has left a token for whoever else has room
-        elif self._shares.left and room > 0:
+        elif self._shares.left and self.wanted() > 0:
             self._hint.set()  # lanes of another weight
         elif reply.more_left:
             self.full()

@@ -119,9 +119,9 @@ class Elastic:
         elastic = rules.least < rules.slots
         if not elastic and not self._shares.mixed:
             return
-        idle = slots.idle
-        ready, sure = self._ready(now) if idle < self._shares.heaviest else ({}, True)
-        self._shares.seen(ready, idle, now=now)
+        asks = slots.idle < self._shares.heaviest or (self._shares.mixed and slots.used)
+        ready, sure = self._ready() if asks else ({}, True)
+        self._shares.seen(ready, now=now)
         if elastic:
             self._decide(ready, now, sure=sure)
 
@@ -137,7 +137,7 @@ class Elastic:
         decision = decide(signals, self._rules(now, size), current=size, history=self._history, now=now)
         self._history = decision.history
         if decision.desired != size:
-            self._change(size, decision, signals)
+            self._change(size, decision, signals, now)
 
     def _rules(self, now: float, size: int) -> Rules:
         """Never fewer than were used lately; under pressure never more than there are. What is used lately is all the
@@ -158,8 +158,10 @@ class Elastic:
             down_cooldown=timedelta(0),
         )
 
-    def _change(self, size: int, decision: Decision, signals: Signals) -> None:
+    def _change(self, size: int, decision: Decision, signals: Signals, now: float) -> None:
         grows = decision.desired > size
+        for slot in range(size, decision.desired):
+            self._last_used[slot] = now  # it is about to be
         self._slots.resize(decision.desired)
         self._context.telemetry.count("oah_worker_slots_changes_total", direction="up" if grows else "down")
         log.info("slots %d → %d (%s)", size, decision.desired, decision.reason)
@@ -176,7 +178,7 @@ class Elastic:
         if grows:
             self.opened()
 
-    def _ready(self, now: float) -> tuple[Mapping[Lane, int], bool]:
+    def _ready(self) -> tuple[Mapping[Lane, int], bool]:
         """Sessions that could be started, by lane; whether that is known."""
         lanes = set(self._context.all_lanes)
         ready: Counter[Lane] = Counter()

@@ -71,4 +71,5 @@ class Engine(ThreadComponent):
             duty.step()
         finally:
             self.stepping = False
+            self.turns += 1
         return duty.pending()

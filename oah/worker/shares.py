@@ -96,12 +96,12 @@ class Shares:
                     return Share(self._groups[weight], idle // weight)
         return Share((), idle)
 
-    def seen(self, ready: Mapping[Lane, int], idle: int, *, now: float) -> None:
-        """So many sessions are ready, and so many slots idle; called every second or so where lanes weigh
-        differently. ``now``: monotonic."""
+    def seen(self, ready: Mapping[Lane, int], *, now: float) -> None:
+        """So many sessions are ready; called every second or so where lanes weigh differently. ``now``: monotonic. A
+        weight that has not had its turn since counts as unmet, also while it would fit: others may be faster."""
         with self._lock:
             for weight, lanes in self._groups.items():
-                if weight > idle and any(ready.get(lane, 0) for lane in lanes):
+                if any(ready.get(lane, 0) for lane in lanes):
                     self._unmet.setdefault(weight, now)
                 else:
                     self._unmet.pop(weight, None)

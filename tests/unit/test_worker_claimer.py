@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from oah.core.model.ids import ClaimToken, SessionId, WorkerId
+from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
 from oah.core.model.session import HoldReason, Place
 from oah.core.policy.claim_order import turns
@@ -237,3 +239,82 @@ def test_a_called_session_that_sql_calls_held_is_parked_until_the_hold_ends() ->
     desk.claim()
     assert desk.frees() == [Free(S, T, Target.PARKED, None, until, (HoldReason.BACKOFF,))]
     assert desk.phase is Phase.PARKED and desk.agent.closed == 0
+
+
+LIGHT, HEAVY = Lane("default", "light"), Lane("default", "heavy")
+NOTHING = ClaimReply((), False, None, timedelta(0))
+
+
+def weighed(*replies: ClaimReply, slots: int = 8) -> tuple[Claimer, Scripted, Slots]:
+    """A claimer of two lanes, one of which weighs six slots; nothing of what it claims can be started."""
+    redis = Scripted(claim=[*replies, NOTHING], free=[[Freed(Place.READY)]], release=[[Freed(Place.READY)]])
+    store = Scripted(start=[[NothingEligible(S)]])
+    of = context(store, redis, slot_weight={"light": 1, "heavy": 6}.__getitem__, lanes=(LIGHT, HEAVY))
+    of = replace(of, rules=replace(of.rules, slots=slots))
+    pool = Slots(slots, execute=lambda assignment: None, freed=lambda: None, crashed=lambda error: None)
+    table = Table(lease=of.rules.lease, margin=of.rules.margin)
+    return Claimer(of, table, pool, wake=lambda: None), redis, pool
+
+
+def rounds(claimer: Claimer, redis: Scripted) -> list[tuple[set[Lane], int]]:
+    """A hint, and which lanes were claimed for, how many of each time."""
+    before = redis.called("claim")
+    claimer.hint()
+    for _ in range(10):
+        if claimer.pending() != 0:
+            break
+        claimer.step()
+    asked = [args[1] for name, args, _ in redis.calls if name == "claim"][before:]
+    return [({lane for lane, _ in each.order}, each.want) for each in asked]
+
+
+def test_lanes_of_each_weight_are_claimed_for_in_turn_as_many_as_fit() -> None:
+    claimer, redis, _ = weighed()
+    assert sorted(rounds(claimer, redis), key=lambda each: each[1]) == [({HEAVY}, 1), ({LIGHT}, 8)]
+    first = [rounds(claimer, redis)[0][0] for _ in range(4)]
+    assert first.count({HEAVY}) == first.count({LIGHT}) == 2
+
+
+def test_what_does_not_fit_is_neither_claimed_nor_listened_for() -> None:
+    claimer, redis, pool = weighed()
+    pool.resize(5)
+    assert (claimer.wanted(), claimer.lanes()) == (5, (LIGHT,))
+    assert all(HEAVY not in lanes for lanes, _ in rounds(claimer, redis))
+    pool.resize(0)
+    assert (claimer.lanes(), claimer.pending()) == ((), None)
+
+
+def test_a_slot_that_is_freed_is_a_hint_where_lanes_weigh_differently() -> None:
+    """The last claim may have found nothing light, and never looked for the heavy ones."""
+    claimer, redis, pool = weighed()
+    pool.resize(5)
+    rounds(claimer, redis)
+    pool.resize(8)
+    claimer.slot_freed(deaf=False)
+    assert claimer.pending() == 0
+    assert any(HEAVY in lanes for lanes, _ in rounds(claimer, redis))
+
+
+def test_more_than_fits_is_told() -> None:
+    claimer, redis, pool = weighed(ClaimReply((), True, None, timedelta(0)))
+    told: list[int] = []
+    claimer.full = lambda: (told.append(1), pool.resize(0))  # type: ignore[assignment,func-returns-value]
+    pool.resize(1)
+    claimer.unsettled = lambda: 9 if redis.called("claim") else 0
+    claimer.hint()
+    claimer.step()
+    assert told == [1]
+
+
+def test_under_pressure_nothing_new_is_claimed_and_what_waited_goes_on() -> None:
+    claimer, redis, _ = weighed()
+    claimer.pressed = True
+    claimer.hint()
+    assert (claimer.wanted(), claimer.lanes(), claimer.pending()) == (0, (), None)
+    claimer._waiting._called[S] = 0.0
+    assert claimer.room() == 1
+    assert rounds(claimer, redis) == [(set(), 1)]
+    request = redis.calls[-1][1][1]
+    assert request.resumes_only
+    claimer.pressed = False
+    assert claimer.wanted() == 8

@@ -1,0 +1,196 @@
+"""The elastic pool of one worker: opens slots at once, closes those that are not used, stops under pressure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from oah.core.model.lane import Lane
+from oah.core.model.run import ReadyClass
+from oah.core.policy import pressure
+from oah.core.policy.pressure import Usage
+from oah.errors import Unavailable
+from oah.ports.dispatch import LaneDepth, QueueFigures
+from oah.worker.elastic import Elastic
+from tests.support.clock import StillClock
+from tests.support.worker_doubles import Scripted, context, started
+
+OWN, OTHER = Lane("default", "noop"), Lane("gpu", "noop")
+CALM, SHORT = Usage(memory=0.5, load=1.0, disk=0.5), Usage(memory=0.95, load=1.0, disk=0.5)
+
+
+class Desk:
+    """A pool in which nothing runs by itself: ``used`` says how many slots are in use."""
+
+    def __init__(self, *, least: int | None = 2, most: int = 8, weight: int = 1) -> None:
+        self.clock = StillClock()
+        self.ready: dict[Lane, int] = {}
+        self.usage = CALM
+        self.broker = Scripted(figures=[self._figures])
+        of = context(None, self.broker, clock=self.clock, machine=lambda: self.usage, slot_weight=lambda name: weight)
+        rules = replace(of.rules, slots=most, slots_min=least, slot_idle=timedelta(seconds=60))
+        thresholds = pressure.Rules(memory=0.9, hold=timedelta(seconds=10))
+        self.of = replace(of, rules=rules, pressure=thresholds)
+        self.elastic = Elastic(self.of, execute=self._nothing, freed=lambda: None, crashed=self._nothing)
+        self.told: list[Any] = []
+        self.elastic.pressed = lambda *, under: self.told.append(under)
+        self.elastic.opened = lambda: self.told.append("opened")
+        self.slots = self.elastic.slots
+        self._works: list[Any] = []
+
+    def _figures(self) -> QueueFigures:
+        depths = tuple(LaneDepth(lane, ReadyClass.INTERACTIVE, count) for lane, count in self.ready.items())
+        return QueueFigures(depths, None, 0, 0, 0)
+
+    def _nothing(self, *args: Any) -> None: ...
+
+    def use(self, count: int) -> None:
+        """So many runs work from now on."""
+        while len(self._works) < count:
+            work = SimpleNamespace(started=started("ses_1", "a" * 32))  # type: ignore[arg-type]
+            self._works.append(work)
+            self.slots.assign(work)  # type: ignore[arg-type]
+        with self.slots._lock:
+            del self._works[count:]
+            self.slots._working[:] = self._works
+            self.slots._used = len(self._works) * self.elastic.shares.heaviest
+
+    def sizes(self, seconds: int, every: float = 1.0) -> list[int]:
+        """After each pass of so long."""
+        found = []
+        for _ in range(round(seconds / every)):
+            self.clock.seconds += every
+            self.elastic()
+            found.append(self.slots.size)
+        return found
+
+
+def test_it_begins_with_its_minimum_and_opens_what_is_needed_at_once() -> None:
+    desk = Desk()
+    assert (desk.slots.size, desk.sizes(3)) == (2, [2, 2, 2])
+    assert desk.broker.called("figures") == 0, "while a slot is idle whatever is ready is claimed anyway"
+    desk.use(2)
+    desk.ready = {OWN: 3, OTHER: 50}
+    assert (desk.sizes(1), desk.told) == ([5], ["opened"])
+    desk.use(5)
+    desk.ready = {OWN: 50}
+    assert desk.sizes(2) == [8, 8]
+
+
+def test_slots_close_when_they_have_not_been_used_for_a_while() -> None:
+    desk = Desk()
+    desk.use(2)
+    desk.ready = {OWN: 4}
+    desk.sizes(1)
+    desk.use(6)
+    desk.ready = {}
+    desk.sizes(30)
+    desk.use(3)
+    sizes = desk.sizes(70)
+    assert sizes[:57] == [6] * 57 and sizes[-5:] == [3] * 5, "used sixty seconds ago, they may be used again"
+    assert sorted(set(sizes)) == [3, 6], "one step"
+    desk.use(0)
+    assert desk.sizes(70)[-1] == 2
+
+
+def test_short_use_between_two_looks_counts() -> None:
+    desk = Desk()
+    desk.use(2)
+    desk.ready = {OWN: 6}
+    desk.sizes(1)
+    for _ in range(100):
+        desk.use(7)
+        desk.use(1)
+        desk.ready = {}
+        assert desk.sizes(1)[0] >= 7
+
+
+def test_load_that_goes_up_and_down_does_not_flap() -> None:
+    desk = Desk()
+    changes, before = 0, desk.slots.size
+    for second in range(600):
+        wanted = 7 if second % 40 < 10 else 1
+        desk.use(min(wanted, desk.slots.size))
+        desk.ready = {OWN: wanted - min(wanted, desk.slots.size)}
+        size = desk.sizes(1)[0]
+        changes, before = changes + (size != before), size
+    assert changes <= 2
+
+
+def test_pressure_stops_growth_and_claims_and_ends_clearly_below() -> None:
+    desk = Desk()
+    desk.use(2)
+    desk.ready = {OWN: 6}
+    desk.usage = SHORT
+    assert (set(desk.sizes(30)), desk.told) == ({2}, [True])
+    assert (desk.elastic.pressure.names, desk.elastic.short_of_memory) == (("memory",), True)
+    desk.usage = replace(SHORT, memory=0.88)
+    assert set(desk.sizes(30)) == {2}
+    desk.usage = CALM
+    assert (desk.sizes(1), desk.told) == ([8], [True, False, "opened"])
+    assert not desk.elastic.short_of_memory
+
+
+def test_under_pressure_idle_slots_still_close() -> None:
+    desk = Desk()
+    desk.use(2)
+    desk.ready = {OWN: 6}
+    desk.sizes(1)
+    desk.use(0)
+    desk.usage = SHORT
+    assert desk.sizes(70)[-1] == 2
+
+
+def test_without_the_broker_nothing_changes() -> None:
+    desk = Desk()
+    desk.use(2)
+    desk.ready = {OWN: 4}
+    desk.sizes(1)
+    desk.use(6)
+    desk.broker.answers["figures"] = [Unavailable("away")]
+    assert set(desk.sizes(100)) == {6}
+    desk.usage = SHORT
+    desk.sizes(1)
+    assert desk.elastic.pressure, "pressure is judged all the same"
+
+
+@pytest.mark.parametrize("least", [None, 8, 20])
+def test_a_fixed_pool_asks_nobody_and_keeps_its_slots(least: int | None) -> None:
+    desk = Desk(least=least)
+    desk.use(8)
+    desk.ready = {OWN: 40}
+    assert set(desk.sizes(10)) == {8}
+    assert desk.broker.called("figures") == 0
+
+
+def test_heavy_agents_open_as_many_slots_as_they_take() -> None:
+    desk = Desk(weight=3)
+    desk.ready = {OWN: 2}
+    assert desk.sizes(1) == [6], "the two slots that are open fit none of them"
+    desk.use(2)
+    assert desk.slots.used == 6
+
+
+def test_what_happened_can_be_seen() -> None:
+    desk = Desk()
+    desk.use(2)
+    desk.ready = {OWN: 3}
+    desk.usage = replace(CALM, disk=None)
+    desk.sizes(1)
+    view = desk.elastic.view()
+    assert {key: view[key] for key in ("slots", "slots_min", "slots_max", "busy", "weight", "idle", "pressure")} == {
+        "slots": 5,
+        "slots_min": 2,
+        "slots_max": 8,
+        "busy": 2,
+        "weight": 2,
+        "idle": 3,
+        "pressure": [],
+    }
+    assert view["usage"] == {"memory": 0.5, "load": 1.0, "disk": None}
+    (change,) = view["recent"]
+    assert (change["from"], change["to"], change["reason"], change["ready"]) == (2, 5, "startup", 3)
