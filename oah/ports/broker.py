@@ -51,6 +51,7 @@ from oah.ports.dispatch import (
     WakeKind,
     WorkspaceLimit,
 )
+from oah.ports.ready import ReadySets
 
 __all__ = [
     "Broker",
@@ -278,7 +279,7 @@ class Registry(Protocol):
     def leader(self) -> str | None: ...
 
 
-class Broker(Dispatch, Epochs, Signals, Registry, Protocol):
+class Broker(Dispatch, Epochs, Signals, Registry, ReadySets, Protocol):
     """Everything the broker offers; one object per process, safe to use from many threads."""
 
     def figures(self) -> QueueFigures: ...

@@ -8,8 +8,7 @@ from datetime import timedelta
 from oah.adapters.redis import keys
 from oah.adapters.redis.epochs import RedisEpochs
 from oah.adapters.redis.link import Call, Link
-from oah.adapters.redis.poison import RedisPoison
-from oah.adapters.redis.protocol import RedisDispatch
+from oah.adapters.redis.ready import RedisReady
 from oah.adapters.redis.registry import RedisRegistry
 from oah.adapters.redis.rim import chunks, group_word, maybe_from_ms, rows
 from oah.adapters.redis.signals import RedisSignals
@@ -40,7 +39,7 @@ _FACTS = (
 )
 
 
-class RedisBroker(RedisDispatch, RedisEpochs, RedisSignals, RedisRegistry, RedisPoison):
+class RedisBroker(RedisReady, RedisEpochs, RedisSignals, RedisRegistry):
     """Everything the broker offers; safe to use from many threads."""
 
     def __init__(self, link: Link) -> None:
