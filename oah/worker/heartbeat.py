@@ -58,6 +58,7 @@ def beat(
         waits_now=waits.within(NOW),
         slots_max=context.rules.slots,
         weight=slots.used,
+        weights=elastic.shares.weights,
         pressure=elastic.pressure.names,
         memory_ratio=usage.memory or 0.0,
         load_ratio=usage.load or 0.0,

@@ -46,6 +46,12 @@ class Shares:
         return min(max(self._weight(profile), 1), self._slots)
 
     @property
+    def weights(self) -> dict[str, int]:
+        """Of the profiles whose agents take more than one."""
+        found = {lane.profile: self.weight(lane.profile) for lane in self._lanes}
+        return {profile: weight for profile, weight in found.items() if weight > 1}
+
+    @property
     def mixed(self) -> bool:
         """Whether lanes weigh differently."""
         return len(self._groups) > 1

@@ -54,6 +54,7 @@ def report(worker: WorkerId = W1, **more: Any) -> WorkerReport:
         "sessions": {"s1": "r1"},
         "slots_max": 12,
         "weight": 5,
+        "weights": {"python": 4},
         "pressure": ("memory",),
         "memory_ratio": 0.93,
         "load_ratio": 1.5,

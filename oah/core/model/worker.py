@@ -61,6 +61,8 @@ class WorkerReport:
     """As many slots as it may open. ``slots`` is how many are open now: between its minimum and this."""
     weight: int = 0
     """Slots that its runs take now, each by the weight of its profile."""
+    weights: Mapping[str, int] = field(default_factory=dict)
+    """Of its profiles those whose agents take more slots than one → how many."""
     pressure: tuple[str, ...] = ()
     """Which resources are under pressure (``memory``, ``load``, ``disk``): meanwhile it takes no new runs."""
     memory_ratio: float = 0.0
@@ -89,6 +91,10 @@ class WorkerReport:
     def free(self) -> int:
         """Slots for new runs, those included that it would open first."""
         return max(self.capacity - self.taken, 0) if self.takes else 0
+
+    def room(self, profile: str) -> int:
+        """How many more runs of a profile it would take now."""
+        return self.free // self.weights.get(profile, 1)
 
     @property
     def lanes(self) -> tuple[Lane, ...]:

@@ -53,6 +53,8 @@ class WaitCode(StrEnum):
     """`profile`, `active`, `max_active_runs`"""
     GLOBAL_CAP = "global_cap"
     """`active`, `max_active_runs` of the whole deployment"""
+    PRESSURE = "pressure"
+    """`lane`, `workers` (that would take it), `resources` (of which their machines are short)"""
     NO_FREE_SLOT = "no_free_slot"
     """`workers`, `slots`, `suspect` (a run with a recovery behind it: a worker takes one of those at a time)"""
     NO_LEADER = "no_leader"
@@ -178,6 +180,13 @@ def _at_cap(cap: Cap, lane: Lane) -> WaitReason:
     return WaitReason(WaitCode.GLOBAL_CAP, f"{cap.active} runs run, no more may", facts)
 
 
+def _under_pressure(workers: Sequence[WorkerReport], lane: Lane) -> WaitReason:
+    resources = sorted({resource for worker in workers for resource in worker.pressure})
+    facts = {"lane": str(lane), "workers": len(workers), "resources": resources}
+    words = f"every worker of lane {lane} is short of {', '.join(resources)} and takes nothing meanwhile"
+    return WaitReason(WaitCode.PRESSURE, words, facts)
+
+
 def _of_workers(view: View) -> WaitReason:
     """Who could take it, and whether anybody may and can now."""
     facts: dict[str, Any]
@@ -193,10 +202,13 @@ def _of_workers(view: View) -> WaitReason:
     full = next((cap for cap in view.caps if cap.active >= cap.most), None)
     if full is not None:
         return _at_cap(full, view.lane)
+    calm = [w for w in taking if not w.pressure]
+    if not calm:
+        return _under_pressure(taking, view.lane)
     suspect = view.recovery_attempts > 0
-    if suspect or all(w.busy >= w.slots for w in taking):
+    if suspect or all(w.room(view.lane.profile) == 0 for w in calm):
         words = "waits for a worker that holds no other recovered run" if suspect else "waits for a free slot"
-        facts = {"workers": len(taking), "slots": sum(w.slots for w in taking), "suspect": suspect}
+        facts = {"workers": len(taking), "slots": sum(w.capacity for w in taking), "suspect": suspect}
         return WaitReason(WaitCode.NO_FREE_SLOT, words, facts)
     if not view.leader:
         return WaitReason(WaitCode.NO_LEADER, "nobody leads; a free slot will take it all the same if Redis has it")
