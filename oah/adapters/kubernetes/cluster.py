@@ -24,9 +24,9 @@ from oah.errors import InvalidRequest, OahError, Unavailable
 Document = dict[str, Any]
 T = TypeVar("T")
 
-_PLURALS = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
-KINDS = tuple(_PLURALS)
-_WORKLOADS: dict[str, Any] = {kind: create_namespaced_resource("apps", "v1", kind, _PLURALS[kind]) for kind in KINDS}
+PLURALS = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
+KINDS = tuple(PLURALS)
+_WORKLOADS: dict[str, Any] = {kind: create_namespaced_resource("apps", "v1", kind, PLURALS[kind]) for kind in KINDS}
 _PODS: Any = create_namespaced_resource("", "v1", "Pod", "pods")
 _LEASES: Any = create_namespaced_resource("coordination.k8s.io", "v1", "Lease", "leases")
 _REVIEWS: Any = create_global_resource(
@@ -75,10 +75,12 @@ class Right:
     resource: str
     verb: str
     subresource: str = ""
+    name: str = ""
+    """Of the one object; empty: of any."""
 
     def __str__(self) -> str:
         whole = f"{self.resource}/{self.subresource}" if self.subresource else self.resource
-        return f"{self.verb} {whole}{'.' + self.group if self.group else ''}"
+        return f"{self.verb} {whole}{'.' + self.group if self.group else ''}{' ' + self.name if self.name else ''}"
 
 
 class Cluster:
@@ -101,6 +103,7 @@ class Cluster:
                 hint="run in a pod with a service account, or set OAH_KUBERNETES__KUBECONFIG or …__API_URL",
             ) from None
         self.namespace = str(self._client.namespace)
+        self.server = str(self._client.config.cluster.server)
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -154,6 +157,7 @@ class Cluster:
             "group": right.group,
             "resource": right.resource,
             "subresource": right.subresource,
+            "name": right.name,
             "verb": right.verb,
         }
         review = _REVIEWS({"metadata": {}, "spec": {"resourceAttributes": attributes}})
