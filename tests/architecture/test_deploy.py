@@ -48,7 +48,7 @@ def test_every_process_that_is_started_is_a_console_script() -> None:
     started = set(re.findall(r"^\w+: (\S+)", (ROOT / "Procfile").read_text(), flags=re.M))
     for path in files(under=DEPLOY):
         started |= set(re.findall(r"(?:/opt/oah/bin/|args: \[|command: \[|CMD \[\")(oah[\w-]*)", path.read_text()))
-    assert started == {"oah-api", "oah-worker", "oah-controller", "oah-gateway"} <= scripts
+    assert started == {"oah", "oah-api", "oah-worker", "oah-controller", "oah-gateway"} <= scripts
 
 
 def test_units_signal_the_main_process_alone_and_leave_time_to_drain() -> None:
@@ -62,7 +62,7 @@ def test_units_signal_the_main_process_alone_and_leave_time_to_drain() -> None:
 
 
 def test_containers_leave_time_to_drain() -> None:
-    worker = (DEPLOY / "kubernetes" / "worker.yaml").read_text()
+    worker = (DEPLOY / "kubernetes" / "base" / "worker.yaml").read_text()
     assert int(re.findall(r"terminationGracePeriodSeconds: (\d+)\n", worker)[0]) > DRAIN + 10
     compose = (DEPLOY / "docker" / "compose.yml").read_text()
     assert int(re.findall(r"stop_grace_period: (\d+)s", compose)[0]) > DRAIN + 10
