@@ -10,6 +10,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from oah import __version__
 from oah.core.model.event import Event
 from oah.core.model.run import COMMAND, Attempt, Run, RunStatus, Step
 from oah.core.model.session import Session
@@ -285,6 +286,7 @@ def worker_document(worker: WorkerReport, *, sessions: bool) -> Document:
         "profiles": list(worker.profiles),
         "withdrawn": dict(worker.withdrawn),
         "version": worker.version,
+        "version_skew": worker.version != __version__,
         "cordoned": worker.cordoned,
         "draining": worker.draining,
         "embedded": worker.embedded,

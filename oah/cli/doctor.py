@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -120,11 +121,10 @@ def judge_fleet(workers: list[dict[str, Any]]) -> Iterator[Finding]:
     else:
         slots = sum(int(worker.get("slots") or 0) for worker in taking)
         yield ok("workers", f"{len(taking)} of {len(workers)} take runs, {slots} slots")
-    others = sorted({str(worker.get("version")) for worker in workers} - {__version__})
-    if others:
-        yield warn(
-            "versions", f"workers of other releases: {', '.join(others)}; this is {__version__}", "finish the upgrade"
-        )
+    versions = Counter(str(worker.get("version")) for worker in workers)
+    if set(versions) - {__version__}:
+        found = ", ".join(f"{count} of {version}" for version, count in sorted(versions.items()))
+        yield warn("versions", f"workers of other releases: {found}; this is {__version__}", "oah rollout restart POOL")
 
 
 def judge_leader(controller: dict[str, Any]) -> Iterator[Finding]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypedDict
 
+from oah.core.model.drain import AtDeadline
+
 if TYPE_CHECKING:
     from oah.settings import Settings
 
@@ -107,6 +109,12 @@ def _policies(settings: Settings) -> Iterator[Finding]:
             "settings",
             f"recovery is {strategy}, but with 0 attempts no lost run is ever queued again",
             "OAH_STALE_RUN_RECOVERY_MAX_ATTEMPTS=3",
+        )
+    if settings.worker.drain_then is AtDeadline.WAIT:
+        yield warn(
+            "settings",
+            "a worker that is told to stop waits for its runs as long as they take: its supervisor kills it first",
+            "OAH_WORKER__DRAIN_THEN=requeue, or a supervisor that waits as long",
         )
     if settings.limits.queued_per_session > settings.limits.queued_per_workspace:
         yield warn("settings", "a session may queue more than its workspace", "OAH_LIMITS__QUEUED_PER_WORKSPACE")

@@ -33,6 +33,8 @@ BACKOFF_FIRST_SECONDS = 0.5
 BACKOFF_MOST_SECONDS = 30.0
 KEY_SECONDS = 5.0
 """How long a ready API may take to write its admin key, if it is going to."""
+DRAINED_SECONDS = 1.0
+"""A child that lived this long and ended with 0 was drained: the next one starts at once."""
 SETTLED_SECONDS = 30.0
 """A child that lived this long is not in a row of deaths."""
 
@@ -261,8 +263,11 @@ class Fleet:
 
     def _died(self, child: Child, deaths: _Deaths, now: float) -> Death:
         code = child.wait(1)
-        deaths.in_a_row = 1 if now - child.started_at >= SETTLED_SECONDS else deaths.in_a_row + 1
-        pause = min(BACKOFF_MOST_SECONDS, BACKOFF_FIRST_SECONDS * 2 ** (deaths.in_a_row - 1))
+        if code == 0 and now - child.started_at >= DRAINED_SECONDS:
+            deaths.in_a_row, pause = 1, 0.0
+        else:
+            deaths.in_a_row = 1 if now - child.started_at >= SETTLED_SECONDS else deaths.in_a_row + 1
+            pause = min(BACKOFF_MOST_SECONDS, BACKOFF_FIRST_SECONDS * 2 ** (deaths.in_a_row - 1))
         deaths.restart_at = now + pause
         return Death(child.name, code if code is not None else 0, deaths.in_a_row, pause, tuple(child.last_lines))
 

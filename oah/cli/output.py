@@ -117,6 +117,11 @@ def span(seconds: float) -> str:
 Column = tuple[str, Callable[[Document], Any]]
 
 
+def version_cell(worker: Document) -> str:
+    """Of another release than the API's: the upgrade is not over."""
+    return f"{worker.get('version')} (not the API's)" if worker.get("version_skew") else str(worker.get("version"))
+
+
 def slots_cell(worker: Document) -> str:
     """Slots in use of those open, and how many it may open: ``3/4 of 8``; in brackets what its runs weigh."""
     busy, slots, most = worker.get("busy") or 0, worker.get("slots") or 0, worker.get("slots_max") or 0

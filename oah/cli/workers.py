@@ -10,7 +10,7 @@ import click
 
 from oah.cli.arguments import DURATION
 from oah.cli.connection import Connection, pass_connection
-from oah.cli.output import age, emit_json, field, json_option, listing, pressure_cell, showing, slots_cell
+from oah.cli.output import age, emit_json, field, json_option, listing, pressure_cell, showing, slots_cell, version_cell
 from oah.cli.processes import worker_run
 
 _COLUMNS = (
@@ -26,7 +26,7 @@ _COLUMNS = (
     ("CPU%", lambda item: f"{item.get('cpu_percent') or 0:.0f}"),
     ("RSS", lambda item: f"{(item.get('rss_bytes') or 0) / 2**20:.0f}M"),
     ("SEEN", lambda item: age(item.get("last_seen_at"))),
-    ("VERSION", field("version")),
+    ("VERSION", version_cell),
 )
 
 

@@ -18,6 +18,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -215,6 +216,25 @@ class Fleet:
         pid = self._children[name].pid
         assert pid is not None
         return pid
+
+    @contextmanager
+    def supervised(self) -> Iterator[None]:
+        """Workers that end with 0, as after a drain, are started again at once, as a supervisor does."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(0.05):
+                for name in self._children.worker_names:
+                    if self._children[name].exit_code == 0:
+                        self.restart(name)
+
+        thread = threading.Thread(target=watch, name="supervisor", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def wait_exit(self, process: int | str, *, within: float = 15) -> int:
         """The exit code of a process that ends by itself. Raises Unavailable."""

@@ -81,7 +81,7 @@ def test_the_back_off_has_an_end_and_a_long_life_resets_it(tmp_path: Path, monke
     monkeypatch.setattr(fleet["mortal"], "started_at", clock.now)
     clock.now += 31
     [death] = eventually(fleet.restart_dead, within=30)
-    assert death.in_a_row == 1
+    assert (death.exit_code, death.in_a_row, death.restart_in) == (0, 1, 0.0), "drained: the next one starts at once"
     fleet.stop(grace=5)
 
 

@@ -7,7 +7,6 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from oah.cli.audit import Fault, judge_owner, judge_queued
 from oah.cli.connection import Connection
 from oah.cli.doctor import judge_fleet, judge_leader, judge_queue
 from oah.cli.findings import (
@@ -23,12 +22,6 @@ from oah.cli.findings import (
 from oah.cli.main import oah
 from oah.cli.stuck import judge_diagnosis
 from oah.client import Client
-from oah.core.model.ids import ClaimToken, SessionId, WorkerId, WorkspaceId
-from oah.core.model.lane import Lane
-from oah.core.model.run import ReadyClass
-from oah.core.model.session import HoldReason, Place
-from oah.ports.dispatch import LeaseView
-from oah.ports.store import OwnerRow, QueuedSession
 from oah.settings import Settings
 
 LEASE = timedelta(seconds=6)
@@ -123,76 +116,6 @@ def test_clocks() -> None:
     assert found[0].level is Level.ERROR
 
 
-# --- the audit's judgements -----------------------------------------------------------------------------------------
-
-S = SessionId("ses_1")
-MINE, OTHER = ClaimToken("a" * 32), ClaimToken("b" * 32)
-
-
-def _owner(age: float = 0.5) -> OwnerRow:
-    return OwnerRow(
-        session_id=S,
-        worker_id=WorkerId("w.1"),
-        token=MINE,
-        parked=False,
-        seen_at="2026-01-01T00:00:00.000000",
-        age=timedelta(seconds=age),
-        lane=Lane("default", "shell"),
-        workspace_id=WorkspaceId("default"),
-        ready_class=ReadyClass.INTERACTIVE,
-    )
-
-
-def _queued(*, eligible: bool = True, held: bool = False) -> QueuedSession:
-    return QueuedSession(
-        session_id=S,
-        lane=Lane("default", "shell"),
-        workspace_id=WorkspaceId("default"),
-        ready_class=ReadyClass.INTERACTIVE if eligible else None,
-        first_run_id=None,
-        holds=(HoldReason.PAUSED,) if held else (),
-        until_in=None,
-        owner=None,
-        oldest_age=timedelta(seconds=1),
-        wrong_epoch=False,
-    )
-
-
-def _view(place: Place, token: ClaimToken | None = None) -> LeaseView:
-    return LeaseView(S, place, token=token)
-
-
-@pytest.mark.parametrize(
-    ("age", "view", "fault"),
-    [
-        (0.5, _view(Place.LEASED, MINE), None),
-        (0.5, _view(Place.PARKED, MINE), None),
-        (0.5, _view(Place.LEASED, OTHER), Fault.OWNER_WITHOUT_LEASE),
-        (0.5, _view(Place.IDLE), Fault.OWNER_WITHOUT_LEASE),
-        (0.5, _view(Place.READY), Fault.READY_WHILE_OWNED),
-        (7.0, _view(Place.LEASED, MINE), Fault.STALE_OWNER),
-    ],
-)
-def test_an_owner_against_its_lease(age: float, view: LeaseView, fault: Fault | None) -> None:
-    assert judge_owner(_owner(age), view, lease=LEASE) is fault
-
-
-@pytest.mark.parametrize(
-    ("each", "view", "fault"),
-    [
-        (_queued(), _view(Place.READY), None),
-        (_queued(), _view(Place.HELD), None),
-        (_queued(), _view(Place.IDLE), Fault.NO_PLACE),
-        (_queued(), _view(Place.LEASED, MINE), Fault.LEASE_WITHOUT_OWNER),
-        (_queued(eligible=False), _view(Place.IDLE), None),
-        (_queued(held=True), _view(Place.IDLE), None),
-        (_queued(held=True), _view(Place.READY), Fault.READY_WHILE_HELD),
-    ],
-)
-def test_a_waiting_session_against_its_place(each: QueuedSession, view: LeaseView, fault: Fault | None) -> None:
-    assert judge_queued(each, view) is fault
-
-
 # --- through the API ------------------------------------------------------------------------------------------------
 
 
@@ -201,7 +124,8 @@ def test_the_fleet() -> None:
     assert not _bad(judge_fleet([worker]))
     assert [level for level, _ in _bad(judge_fleet([]))] == ["error"]
     assert [level for level, _ in _bad(judge_fleet([{**worker, "cordoned": True}]))] == ["error"]
-    assert [level for level, _ in _bad(judge_fleet([{**worker, "version": "0.0.9"}]))] == ["warning"]
+    [(level, words)] = _bad(judge_fleet([worker, {**worker, "version": "0.0.9"}, worker]))
+    assert level == "warning" and "1 of 0.0.9, 2 of 0.1.0" in words
     assert not _bad(judge_leader({"leader": "c.1"}))
     assert _bad(judge_leader({"leader": None}))
     assert not _bad(judge_queue({"uniqueReadySessionCount": 2, "readySessionCount": 2}))
