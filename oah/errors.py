@@ -10,7 +10,7 @@
     │   ├── NotFound          no such thing in this workspace (404)
     │   ├── Conflict          the state does not allow it (409)
     │   ├── PayloadTooLarge   (413)
-    │   └── LimitReached      a queue or a quota is full (429)
+    │   └── LimitReached      a queue, a quota or a rate is full (429)
     ├── LeaseError            we lost the right to act: stop, write nothing
     │   ├── EpochMismatch     Redis speaks of another epoch: read it again from SQL
     │   └── Rebuilding        the shard is being rebuilt: wait, claim nothing
@@ -85,10 +85,21 @@ class PayloadTooLarge(RequestError):
 
 
 class LimitReached(RequestError):
-    """A queue or a quota is full."""
+    """A queue or a quota is full, or a rate is exceeded. ``retry_after``: when it is worth to ask again, if known."""
 
     code = "queue_full"
     retryable = True
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        hint: str | None = None,
+        retry_after: timedelta | None = None,
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.retry_after = retry_after
 
 
 class LeaseError(OahError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from http import HTTPStatus
 from typing import Any
 
@@ -87,7 +88,10 @@ def of(error: OahError) -> Response:
 
 def member(error: OahError) -> dict[str, Any]:
     """An error of ours as a member of an answer about many things."""
-    return document(status_of(error), error.code, error.message, hint=error.hint)
+    problem = document(status_of(error), error.code, error.message, hint=error.hint)
+    if isinstance(error, LimitReached) and error.retry_after is not None:
+        problem["retry_after_seconds"] = error.retry_after.total_seconds()
+    return problem
 
 
 def _headers(error: OahError) -> dict[str, str]:
@@ -96,6 +100,8 @@ def _headers(error: OahError) -> dict[str, str]:
             return {"www-authenticate": 'Bearer realm="oah"'}
         case Unavailable():
             return {"retry-after": str(max(1, math.ceil(error.retry_after.total_seconds())))}
+        case LimitReached(retry_after=timedelta() as wait):
+            return {"retry-after": str(max(1, math.ceil(wait.total_seconds())))}
         case LeaseError() | LimitReached():
             return {"retry-after": "1"}
         case _:

@@ -309,6 +309,8 @@ def workspace_document(workspace: Workspace) -> Document:
         "weight": workspace.weight,
         "max_active_runs": workspace.max_active_runs,
         "max_queued_runs": workspace.max_queued_runs,
+        "runs_per_minute": workspace.runs_per_minute,
+        "runs_burst": workspace.runs_burst,
         "recovery_strategy": workspace.recovery_strategy,
         "recovery_max_attempts": workspace.recovery_max_attempts,
         "answers": [dict(rule) for rule in workspace.answers],

@@ -222,16 +222,20 @@ class WorkspaceBody(Body):
     weight: int = 1
     max_active_runs: int | None = None
     max_queued_runs: int | None = None
+    runs_per_minute: int | None = None
+    runs_burst: int | None = None
     recovery_strategy: Strategy | None = None
     recovery_max_attempts: int | None = None
 
 
 class WorkspaceChanges(Body):
-    """PATCH /workspaces/{id}; what is absent stays, null lifts a cap or leaves recovery to the deployment."""
+    """PATCH /workspaces/{id}; what is absent stays, null lifts a cap or a rate, or leaves recovery to the deployment."""
 
     weight: int = 1
     max_active_runs: int | None = None
     max_queued_runs: int | None = None
+    runs_per_minute: int | None = None
+    runs_burst: int | None = None
     recovery_strategy: Strategy | None = None
     recovery_max_attempts: int | None = None
     answers: list[dict[str, Any]] | None = None

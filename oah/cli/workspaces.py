@@ -17,6 +17,7 @@ _COLUMNS = (
     ("WEIGHT", field("weight")),
     ("MAX ACTIVE", field("max_active_runs")),
     ("MAX QUEUED", field("max_queued_runs")),
+    ("RUNS/MIN", field("runs_per_minute")),
     ("AGE", lambda item: age(item.get("created_at"))),
 )
 
@@ -42,6 +43,8 @@ _STRATEGIES = ("fail", "requeue_running", "requeue_all")
 @click.option("--weight", type=click.IntRange(1), help="Share under load; 1 when left out.")
 @click.option("--max-active-runs", type=click.IntRange(1), help="Runs at once.")
 @click.option("--max-queued-runs", type=click.IntRange(1), help="Runs that may wait.")
+@click.option("--rate", "runs_per_minute", type=click.IntRange(1), help="Runs that may be submitted per minute.")
+@click.option("--burst", "runs_burst", type=click.IntRange(1), help="So many of them at once; a minute's worth.")
 @click.option("--recovery-strategy", type=click.Choice(_STRATEGIES), help="For runs whose worker is lost.")
 @click.option("--recovery-max-attempts", type=click.IntRange(0, 1_000), help="Requeues by recovery at most.")
 @json_option
@@ -99,6 +102,8 @@ TAKEN_BACK = object()
 @click.option("--weight", type=click.IntRange(1), help="Share under load.")
 @click.option("--max-active-runs", type=_OrNone(click.IntRange(1)), help="Runs at once.")
 @click.option("--max-queued-runs", type=_OrNone(click.IntRange(1)), help="Runs that may wait.")
+@click.option("--rate", "runs_per_minute", type=_OrNone(click.IntRange(1)), help="Runs submitted per minute.")
+@click.option("--burst", "runs_burst", type=_OrNone(click.IntRange(1)), help="So many of them at once.")
 @click.option(
     "--recovery-strategy",
     type=_OrNone(click.Choice(_STRATEGIES)),
@@ -123,7 +128,7 @@ TAKEN_BACK = object()
 @json_option
 @pass_connection
 def update(connection: Connection, /, workspace: str, *, as_json: bool, **options: Any) -> None:
-    """Change weight, caps, or what becomes of runs whose worker is lost."""
+    """Change weight, caps, the rate of submits, or what becomes of runs whose worker is lost."""
     file = options.pop("answers")
     if file not in (None, TAKEN_BACK):
         options["answers"] = _rules(file)

@@ -28,6 +28,8 @@ class TenancyCalls(Calls):
         weight: int | None = None,
         max_active_runs: int | None = None,
         max_queued_runs: int | None = None,
+        runs_per_minute: int | None = None,
+        runs_burst: int | None = None,
         recovery_strategy: str | None = None,
         recovery_max_attempts: int | None = None,
     ) -> Json:
@@ -37,6 +39,8 @@ class TenancyCalls(Calls):
             weight=weight,
             max_active_runs=max_active_runs,
             max_queued_runs=max_queued_runs,
+            runs_per_minute=runs_per_minute,
+            runs_burst=runs_burst,
             recovery_strategy=recovery_strategy,
             recovery_max_attempts=recovery_max_attempts,
         )

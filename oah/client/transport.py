@@ -68,6 +68,10 @@ def error_of(response: httpx.Response) -> OahError:
         kind = _UNAVAILABLE.get(str(code), Unavailable)
         return kind(message, code=code, hint=hint, retry_after=timedelta(seconds=retry_after(response) or 1))
     request = _BY_STATUS.get(status)
+    if request is LimitReached:
+        wait = retry_after(response)
+        after = None if wait is None else timedelta(seconds=wait)
+        return LimitReached(message, code=code, hint=hint, retry_after=after)
     if request is not None:
         return request(message, code=code, hint=hint)
     if 400 <= status < 500 or status == 501:

@@ -211,6 +211,8 @@ class CatalogStore(Protocol):
         weight: int,
         max_active_runs: int | None,
         max_queued_runs: int | None,
+        runs_per_minute: int | None = None,
+        runs_burst: int | None = None,
         recovery_strategy: RecoveryStrategy | None = None,
         recovery_max_attempts: int | None = None,
     ) -> Workspace: ...

@@ -16,7 +16,12 @@ from oah.ports.store import Store
 from oah.services.sessions import check_worktree
 
 _LARGEST = 1_000_000_000
-_MOST_ATTEMPTS = 1_000
+_MOST_OFTEN = 1_000_000
+_BOUNDS = {
+    "recovery_max_attempts": (0, 1_000),
+    "runs_per_minute": (1, _MOST_OFTEN),
+    "runs_burst": (1, _MOST_OFTEN),
+}
 
 
 def create(
@@ -27,6 +32,8 @@ def create(
     weight: int = 1,
     max_active_runs: int | None = None,
     max_queued_runs: int | None = None,
+    runs_per_minute: int | None = None,
+    runs_burst: int | None = None,
     recovery_strategy: RecoveryStrategy | None = None,
     recovery_max_attempts: int | None = None,
 ) -> Workspace:
@@ -37,6 +44,8 @@ def create(
             "weight": weight,
             "max_active_runs": max_active_runs,
             "max_queued_runs": max_queued_runs,
+            "runs_per_minute": runs_per_minute,
+            "runs_burst": runs_burst,
             "recovery_max_attempts": recovery_max_attempts,
         }
     )
@@ -46,13 +55,15 @@ def create(
         weight=weight,
         max_active_runs=max_active_runs,
         max_queued_runs=max_queued_runs,
+        runs_per_minute=runs_per_minute,
+        runs_burst=runs_burst,
         recovery_strategy=recovery_strategy,
         recovery_max_attempts=recovery_max_attempts,
     )
 
 
 def change(store: Store, workspace: WorkspaceId, changes: Mapping[str, Any]) -> Workspace:
-    """Change weight, caps and what it says about recovery. Raises NotFound, InvalidRequest."""
+    """Change weight, caps, rates and what it says about recovery. Raises NotFound, InvalidRequest."""
     _bounds(
         {name: value for name, value in changes.items() if name not in ("recovery_strategy", "answers", "worktree")}
     )
@@ -67,9 +78,9 @@ def _bounds(values: Mapping[str, int | None]) -> None:
     for name, value in values.items():
         if name == "weight" and (value is None or not 1 <= value <= 1000):
             raise InvalidRequest("weight must be 1 to 1000")
-        largest = _MOST_ATTEMPTS if name == "recovery_max_attempts" else _LARGEST
-        if name != "weight" and value is not None and not 0 <= value <= largest:
-            raise InvalidRequest(f"{name} must be 0 to {largest}, or null for no word of its own")
+        least, largest = _BOUNDS.get(name, (0, _LARGEST))
+        if name != "weight" and value is not None and not least <= value <= largest:
+            raise InvalidRequest(f"{name} must be {least} to {largest}, or null for no word of its own")
 
 
 def resolve(store: Store, named: str | None, bound_to: WorkspaceId | None) -> WorkspaceId:

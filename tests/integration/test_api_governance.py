@@ -10,7 +10,7 @@ from oah.core.model.ids import ClaimToken, SessionId
 from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
 from oah.core.model.session import Place
-from oah.errors import Forbidden, InvalidRequest, NotFound
+from oah.errors import Forbidden, InvalidRequest, LimitReached, NotFound
 from oah.ports.broker import ClaimRequest, Free, Target
 from tests.support import eventually
 from tests.support.api import EPOCH, WORKER
@@ -87,3 +87,26 @@ def test_what_cannot_be_paused_or_capped(api) -> None:
         own.pause("profile", "shell")
     with pytest.raises(Forbidden):
         own.set_cap("all", max_active_runs=3)
+
+
+def test_a_rate_is_429_with_the_time_to_come_again(api) -> None:
+    admin, client = api.client(), api.client("runner", retries=0)
+    session = client.create_session("shell")["id"]
+    admin.update_workspace("default", runs_per_minute=2, runs_burst=1)
+    shown = admin.workspace("default")
+    assert (shown["runs_per_minute"], shown["runs_burst"]) == (2, 1)
+    client.submit(session, "echo hi")
+    with pytest.raises(LimitReached) as caught:
+        client.submit(session, "echo hi")
+    assert caught.value.code == "rate_limited"
+    assert caught.value.retry_after is not None and 25 <= caught.value.retry_after.total_seconds() <= 30
+    [item] = client.submit_many([{"session_id": session, "input": "echo hi"}])
+    assert item["error"]["code"] == "rate_limited" and 25 < item["error"]["retry_after_seconds"] <= 30
+    admin.update_workspace("default", runs_per_minute=None)
+    client.submit(session, "echo hi", priority=7)
+    assert client.runs(limit=1)[0]["priority"] == 7
+    for wrong in ({"runs_per_minute": 0}, {"runs_burst": -1}):
+        with pytest.raises(InvalidRequest):
+            admin.update_workspace("default", **wrong)
+    with pytest.raises(InvalidRequest):
+        client.submit(session, "echo hi", priority=101)

@@ -3,7 +3,7 @@ firings."""
 
 from __future__ import annotations
 
-from sqlalchemy import Boolean, Column, ForeignKey, Index, Integer, PrimaryKeyConstraint, Table, Text, text
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, PrimaryKeyConstraint, Table, Text, text
 
 from oah.adapters.sql.columns import Json, Moment
 from oah.adapters.sql.tables import metadata
@@ -90,6 +90,14 @@ caps = Table(
     Column("by", Text, nullable=False),
     Column("at", Moment, nullable=False),
     PrimaryKeyConstraint("kind", "subject"),
+)
+
+# How far ahead the submits of a workspace with a rate are, in microseconds of the database (core/policy/rate.py).
+workspace_rates = Table(
+    "workspace_rates",
+    metadata,
+    Column("workspace_id", Text, primary_key=True),
+    Column("full_at", BigInteger, nullable=False, server_default="0"),
 )
 
 # ``next_at``: when it fires next, moved in the transaction that submits the run of the last time.

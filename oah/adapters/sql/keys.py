@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, insert, or_, select, update
+from sqlalchemy import Connection, delete, insert, or_, select, update
 
 from oah.adapters.sql.aggregate import Aggregate, picked
 from oah.adapters.sql.audits import entry, record
 from oah.adapters.sql.columns import now
+from oah.adapters.sql.fleet_tables import workspace_rates
 from oah.adapters.sql.rows import KEY_COLUMNS, WORKSPACE_COLUMNS, key_of, workspace_of
 from oah.adapters.sql.tables import api_keys, workspaces
 from oah.adapters.sql.text import require_sound
@@ -28,6 +29,8 @@ WORKSPACE_CHANGES = frozenset(
         "recovery_strategy",
         "recovery_max_attempts",
         "answers",
+        "runs_per_minute",
+        "runs_burst",
         "worktree",
     }
 )
@@ -44,6 +47,8 @@ class Keys(Aggregate):
         weight: int,
         max_active_runs: int | None,
         max_queued_runs: int | None,
+        runs_per_minute: int | None = None,
+        runs_burst: int | None = None,
         recovery_strategy: RecoveryStrategy | None = None,
         recovery_max_attempts: int | None = None,
     ) -> Workspace:
@@ -62,6 +67,8 @@ class Keys(Aggregate):
                     weight=weight,
                     max_active_runs=max_active_runs,
                     max_queued_runs=max_queued_runs,
+                    runs_per_minute=runs_per_minute,
+                    runs_burst=runs_burst,
                     recovery_strategy=recovery_strategy,
                     recovery_max_attempts=recovery_max_attempts,
                     created_at=now(),
@@ -95,6 +102,9 @@ class Keys(Aggregate):
                 raise Conflict(f"a workspace '{name}' exists")
             if changes:
                 connection.execute(update(workspaces).where(workspaces.c.id == found.id).values(**changes))
+            rate = (changes.get(name, getattr(found, name)) for name in ("runs_per_minute", "runs_burst"))
+            if tuple(rate) != (found.runs_per_minute, found.runs_burst):  # what was counted at the old one is void
+                connection.execute(delete(workspace_rates).where(workspace_rates.c.workspace_id == found.id))
             return _workspace(connection, found.id)
 
     def create_key(

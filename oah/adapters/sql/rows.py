@@ -45,7 +45,7 @@ SESSION_COLUMNS = (
 )  # fmt: skip
 WORKSPACE_COLUMNS = (
     "id", "name", "created_at", "weight", "max_active_runs", "max_queued_runs", "recovery_strategy",
-    "recovery_max_attempts", "answers", "worktree",
+    "recovery_max_attempts", "answers", "worktree", "runs_per_minute", "runs_burst",
 )  # fmt: skip
 KEY_COLUMNS = ("id", "name", "workspace_id", "scopes", "created_at", "expires_at", "revoked_at")
 EVENT_COLUMNS = ("session_id", "number", "run_id", "attempt", "type", "data", "at")
@@ -192,13 +192,28 @@ def session_of(row: Sequence[Any]) -> Session:
 
 def workspace_of(row: Sequence[Any]) -> Workspace:
     """A row in the order of WORKSPACE_COLUMNS."""
-    workspace_id, name, created, weight, active, queued, strategy, max_attempts, answers, worktree = row
+    (
+        workspace_id,
+        name,
+        created,
+        weight,
+        active,
+        queued,
+        strategy,
+        max_attempts,
+        answers,
+        worktree,
+        per_minute,
+        burst,
+    ) = row
     known = RecoveryStrategy(strategy) if strategy in set(RecoveryStrategy) else None
     return Workspace(
         id=WorkspaceId(workspace_id),
         name=name,
         created_at=required(created),
         weight=weight,
+        runs_per_minute=per_minute,
+        runs_burst=burst,
         max_active_runs=active,
         max_queued_runs=queued,
         recovery_strategy=known,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from oah.adapters.sql.rows import parsed
 from oah.core.model.run import ReadyClass
 from oah.core.model.session import HoldReason, Session
+from oah.core.policy.rate import Rate
 from oah.ports.store import RunFence
 
 
@@ -29,6 +30,8 @@ class SubmitSession:
     number: int
     front: int = 0
     """The next position before all others; counts down."""
+    rate: Rate | None = None
+    """Of its workspace."""
 
 
 class KeyRow(NamedTuple):
@@ -226,6 +229,14 @@ class Statements(Protocol):
         ...
 
     def drop_keys(self, keys: Sequence[KeyRow]) -> None: ...
+    def lock_rates(self, workspaces: Sequence[str]) -> tuple[dict[str, int], int]:
+        """How far ahead each is, locked in the order given (sorted), and the database's clock, in microseconds."""
+        ...
+
+    def save_rates(self, ahead: Mapping[str, int]) -> None:
+        """Of those that are locked."""
+        ...
+
     def active_sessions(self, sessions: Sequence[str]) -> set[str]:
         """Those with an active run."""
         ...

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.columns import MICROSECOND
+from oah.adapters.sql.rates import Rates
 from oah.adapters.sql.rows import run_of
 from oah.adapters.sql.statements import (
     ActiveRow,
@@ -93,12 +94,14 @@ class Batch:
         self._answers: list[Accepted | RequestError | None] = [None] * len(members)
         self._rows: dict[int, RunRow] = {}
         self._stopped: dict[int, Stopped] = {}
+        self._rates = Rates(sql, ())
 
     def run(self) -> list[Accepted | RequestError]:
         """Decide and write."""
         firsts = self._first_of_keys()
         self._replay(firsts)
         busy = self._busy()
+        self._rates = self._rates_of_open()
         for index, member in enumerate(self._members):
             if self._answers[index] is None and firsts.get(member.key or ("", ""), index) == index:
                 self._decide(index, member, busy)
@@ -149,6 +152,11 @@ class Batch:
         live = self._sql.read_runs(list(into.values())) if into else {}
         runs.update({request: live[run] for request, run in into.items() if run in live})
         return set(into)
+
+    def _rates_of_open(self) -> Rates:
+        """Of those that are still to be decided: what was accepted before counts no second time."""
+        open_ = {m.new.session_id for m, answer in zip(self._members, self._answers, strict=True) if answer is None}
+        return Rates(self._sql, [self._sessions[session] for session in sorted(open_)])
 
     def _busy(self) -> set[str]:
         asked = sorted({member.new.session_id for member in self._members if member.new.on_busy is OnBusy.REJECT})
@@ -244,11 +252,12 @@ class Batch:
         cap = self._limits.queued_per_workspace if state.workspace_cap is None else state.workspace_cap
         if self._in_workspace[new.workspace_id] >= cap:
             return LimitReached(f"workspace {new.workspace_id} has {cap} queued runs", code="quota_exceeded")
-        return None
+        return self._rates.refuse(new.workspace_id)
 
     def _write(self) -> None:
         if not self._rows:
             return
+        self._rates.write()
         inserted = self._sql.insert_runs(list(self._rows.values()))
         for index, row in self._rows.items():
             made = inserted[row.id]

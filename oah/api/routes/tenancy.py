@@ -27,6 +27,8 @@ def create_workspace(body: WorkspaceBody, desk: Desk, caller: Caller) -> Respons
         weight=body.weight,
         max_active_runs=body.max_active_runs,
         max_queued_runs=body.max_queued_runs,
+        runs_per_minute=body.runs_per_minute,
+        runs_burst=body.runs_burst,
         recovery_strategy=body.recovery_strategy,
         recovery_max_attempts=body.recovery_max_attempts,
     )
@@ -50,7 +52,7 @@ def show_workspace(workspace: Named, desk: Desk, caller: Caller) -> Response:
 
 @router.patch("/workspaces/{workspace}", **needs(Scope.ADMIN))
 def change_workspace(workspace: Named, body: WorkspaceChanges, desk: Desk, caller: Caller) -> Response:
-    """Change weight, caps, and what it says about recovery."""
+    """Change weight, caps, the rate of submits, and what it says about recovery."""
     store = desk.context.store
     found = workspaces.resolve(store, workspace, caller.workspace_id)
     changes = body.model_dump(exclude_unset=True)

@@ -34,6 +34,10 @@ class Workspace:
     weight: int = 1
     max_active_runs: int | None = None
     max_queued_runs: int | None = None
+    runs_per_minute: int | None = None
+    """Submits; None: any."""
+    runs_burst: int | None = None
+    """Of them at once; None: a minute's worth."""
     recovery_strategy: RecoveryStrategy | None = None
     recovery_max_attempts: int | None = None
     """What it says about recovery; None: the deployment's."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psycopg import Cursor
@@ -10,10 +10,11 @@ from psycopg import Cursor
 from oah.adapters.sql.rows import SESSION_COLUMNS, listed, session_of
 from oah.adapters.sql.statements import ActiveRow, CommandRow, Inserted, KeyRow, RunRow, SubmitSession
 from oah.adapters.sql.tables import LIMIT_OF_ONE_ATTEMPT
+from oah.core.policy.rate import rate_of
 
 LOCK_FOR_SUBMIT = f"""
 SELECT {listed(SESSION_COLUMNS, "s.")}, s.next_position, s.front_position,
-  (SELECT w.max_queued_runs FROM workspaces w WHERE w.id = s.workspace_id),
+  (SELECT ARRAY[w.max_queued_runs, w.runs_per_minute, w.runs_burst] FROM workspaces w WHERE w.id = s.workspace_id),
   (SELECT coalesce(sum(k.queued), 0)::bigint FROM workspace_counters k WHERE k.workspace_id = s.workspace_id)
 FROM sessions s WHERE s.id = ANY(%(sessions)s) ORDER BY s.id FOR NO KEY UPDATE OF s
 """
@@ -36,6 +37,21 @@ JOIN idempotency_keys k ON k.workspace_id = c.workspace_id AND k.key = c.key
 DROP_KEYS = """
 DELETE FROM idempotency_keys k USING unnest(%(workspaces)s::text[], %(keys)s::text[]) AS c(workspace_id, key)
 WHERE k.workspace_id = c.workspace_id AND k.key = c.key
+"""
+
+MAKE_RATES = """
+INSERT INTO workspace_rates (workspace_id) SELECT c.id FROM unnest(%(workspaces)s::text[]) AS c(id) ORDER BY c.id
+ON CONFLICT (workspace_id) DO NOTHING
+"""
+LOCK_RATES = """
+SELECT workspace_id, full_at FROM workspace_rates WHERE workspace_id = ANY(%(workspaces)s)
+ORDER BY workspace_id FOR NO KEY UPDATE
+"""
+CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+SAVE_RATES = """
+UPDATE workspace_rates r SET full_at = c.ahead
+FROM unnest(%(workspaces)s::text[], %(ahead)s::bigint[]) AS c(id, ahead)
+WHERE r.workspace_id = ANY(%(workspaces)s) AND r.workspace_id = c.id
 """
 
 INSERT = """
@@ -114,9 +130,16 @@ class PostgresSubmit:
         width = len(SESSION_COLUMNS)
         for row in self._cursor.execute(LOCK_FOR_SUBMIT, {"sessions": list(sessions)}):
             session = session_of(row[:width])
-            position, front, cap, queued = row[width:]
+            position, front, (cap, per_minute, burst), queued = row[width:]
             found[session.id] = SubmitSession(
-                session, position, queued, cap, session.queued_count, session.event_seq, front
+                session,
+                position,
+                queued,
+                cap,
+                session.queued_count,
+                session.event_seq,
+                front,
+                rate_of(per_minute, burst),
             )
         return found
 
@@ -140,6 +163,17 @@ class PostgresSubmit:
         """Give back keys whose run was refused."""
         wanted = {"workspaces": [key.workspace_id for key in keys], "keys": [key.key for key in keys]}
         self._cursor.execute(DROP_KEYS, wanted)
+
+    def lock_rates(self, workspaces: Sequence[str]) -> tuple[dict[str, int], int]:
+        """In the order of their ids: after sessions and keys, before counters, like every submit."""
+        wanted = {"workspaces": list(workspaces)}
+        self._cursor.execute(MAKE_RATES, wanted)
+        ahead = dict(self._cursor.execute(LOCK_RATES, wanted).fetchall())
+        return ahead, self._cursor.execute(CLOCK).fetchall()[0][0]
+
+    def save_rates(self, ahead: Mapping[str, int]) -> None:
+        """Under their locks."""
+        self._cursor.execute(SAVE_RATES, {"workspaces": list(ahead), "ahead": list(ahead.values())})
 
     def active_run(self, session: str) -> ActiveRow | None:
         """By the index of active runs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from oah.adapters.sql.columns import from_us, to_us
@@ -12,9 +12,11 @@ from oah.adapters.sql.rows import SESSION_COLUMNS, listed, session_of
 from oah.adapters.sql.sqlite.connections import now_us
 from oah.adapters.sql.statements import ActiveRow, CommandRow, Inserted, KeyRow, RunRow, SubmitSession
 from oah.adapters.sql.tables import LIMIT_OF_ONE_ATTEMPT
+from oah.core.policy.rate import rate_of
 
 SESSION = f"""
 SELECT {listed(SESSION_COLUMNS, "s.")}, s.next_position, s.front_position, w.max_queued_runs,
+  w.runs_per_minute, w.runs_burst,
   (SELECT coalesce(sum(k.queued), 0) FROM workspace_counters k WHERE k.workspace_id = s.workspace_id)
 FROM sessions s JOIN workspaces w ON w.id = s.workspace_id WHERE s.id = ?
 """
@@ -23,6 +25,11 @@ INSERT INTO idempotency_keys (workspace_id, key, request_hash, run_id, created_a
 ON CONFLICT (workspace_id, key) DO NOTHING
 """
 TAKEN_KEY = "SELECT workspace_id, key, request_hash, run_id FROM idempotency_keys WHERE workspace_id = ? AND key = ?"
+RATE = "SELECT full_at FROM workspace_rates WHERE workspace_id = ?"
+SAVE_RATE = """
+INSERT INTO workspace_rates (workspace_id, full_at) VALUES (?, ?)
+ON CONFLICT (workspace_id) DO UPDATE SET full_at = excluded.full_at
+"""
 DROP_KEY = "DELETE FROM idempotency_keys WHERE workspace_id = ? AND key = ?"
 INSERT_RUN = """
 INSERT INTO runs (id, session_id, workspace_id, parent_run_id, position, class, class_rank, input, metadata, status,
@@ -80,9 +87,16 @@ class SqliteSubmit:
             row = self._cursor.execute(SESSION, (wanted,)).fetchone()
             if row is not None:
                 session = session_of(row[:width])
-                position, front, cap, queued = row[width:]
+                position, front, cap, per_minute, burst, queued = row[width:]
                 found[session.id] = SubmitSession(
-                    session, position, queued, cap, session.queued_count, session.event_seq, front
+                    session,
+                    position,
+                    queued,
+                    cap,
+                    session.queued_count,
+                    session.event_seq,
+                    front,
+                    rate_of(per_minute, burst),
                 )
         return found
 
@@ -98,6 +112,15 @@ class SqliteSubmit:
     def drop_keys(self, keys: Sequence[KeyRow]) -> None:
         """Give back keys whose run was refused."""
         self._cursor.executemany(DROP_KEY, [key[:2] for key in keys])
+
+    def lock_rates(self, workspaces: Sequence[str]) -> tuple[dict[str, int], int]:
+        """The transaction has the lock already."""
+        rows = ((name, self._cursor.execute(RATE, (name,)).fetchone()) for name in workspaces)
+        return {name: 0 if row is None else row[0] for name, row in rows}, now_us()
+
+    def save_rates(self, ahead: Mapping[str, int]) -> None:
+        """Under the write lock."""
+        self._cursor.executemany(SAVE_RATE, list(ahead.items()))
 
     def active_run(self, session: str) -> ActiveRow | None:
         """By the index of active runs."""

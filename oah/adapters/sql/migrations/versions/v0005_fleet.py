@@ -143,6 +143,12 @@ def upgrade() -> None:
         "ix_schedules_next_at", "schedules", ["next_at"], unique=False, **_where("NOT paused AND next_at IS NOT NULL")
     )
     op.create_index("ux_schedules_workspace_id_name", "schedules", ["workspace_id", "name"], unique=True)
+    op.create_table(
+        "workspace_rates",
+        sa.Column("workspace_id", sa.Text(), nullable=False),
+        sa.Column("full_at", sa.BigInteger(), server_default="0", nullable=False),
+        sa.PrimaryKeyConstraint("workspace_id", name=op.f("pk_workspace_rates")),
+    )
     op.add_column("runs", sa.Column("priority", sa.SmallInteger(), server_default="0", nullable=False))
     op.add_column("workspaces", sa.Column("runs_per_minute", sa.Integer(), nullable=True))
     op.add_column("workspaces", sa.Column("runs_burst", sa.Integer(), nullable=True))
