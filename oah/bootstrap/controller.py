@@ -10,6 +10,7 @@ from oah.bootstrap.homes import tidy_shared
 from oah.bootstrap.jobs import job_performers, job_queue, tell_again
 from oah.bootstrap.kit import Kit, needs_a_server, open_kit, run
 from oah.bootstrap.kubernetes import open_election
+from oah.bootstrap.scaling import scale_fleets
 from oah.bootstrap.schedules import fire_schedules
 from oah.controller.process import ControllerContext, Endpoint, create_controller
 from oah.controller.rules import controller_rules
@@ -22,6 +23,7 @@ from oah.settings import Settings
 
 def controller_of(kit: Kit, *, endpoint: Endpoint | None, jobs: JobQueue) -> Sequence[Component]:
     """The components of a controller."""
+    rules = controller_rules(kit.settings, kit.profile_policies())
     context = ControllerContext(
         store=kit.store,
         broker=kit.broker,
@@ -29,7 +31,7 @@ def controller_of(kit: Kit, *, endpoint: Endpoint | None, jobs: JobQueue) -> Seq
         ids=kit.ids,
         telemetry=kit.telemetry,
         epochs=kit.epochs,
-        rules=controller_rules(kit.settings, kit.profile_policies()),
+        rules=rules,
         holder=kit.holder,
         decisions=kit.decisions,
         endpoint=endpoint,
@@ -38,6 +40,7 @@ def controller_of(kit: Kit, *, endpoint: Endpoint | None, jobs: JobQueue) -> Seq
         blobs=DirectoryBlobs(kit.settings.blobs),
         weigh=kit.weigh(),
         tidy=tidy_shared(kit),
+        scaling=scale_fleets(kit, trust=rules.lease),
         schedules=fire_schedules(kit),
     )
     return [*job_performers(kit, jobs), *create_controller(context)]

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
+from oah.cli.arguments import limit_option
 from oah.cli.connection import Connection, pass_connection
 from oah.cli.endpoint import document
 from oah.cli.output import field, json_option, listing, showing
 from oah.cli.processes import controller_run
 
 _COLUMNS = (
+    ("AT", field("at")),
+    ("POOL", field("pool")),
+    ("FROM", lambda item: (item.get("inputs") or {}).get("staying", item.get("current"))),
+    ("TO", field("desired")),
+    ("REASON", field("reason")),
+    ("OUTCOME", field("outcome")),
+    ("TARGET", field("target")),
+    ("GOING", lambda item: ", ".join(item.get("going") or ()) or None),
+    ("READY", lambda item: (item.get("inputs") or {}).get("ready")),
+    ("RUNNING", lambda item: (item.get("inputs") or {}).get("running")),
+    ("WHY", lambda item: (item.get("detail") or {}).get("error")),
+)
+_RECOVERED = (
     ("AT", field("at")),
     ("KIND", field("kind")),
     ("SUBJECT", field("subject")),
@@ -36,16 +52,33 @@ def show(connection: Connection, /, *, as_json: bool) -> None:
 
 
 @controller.command()
-@click.option("--at", metavar="HOST:PORT", help="The controller's own endpoint; as in its settings when left out.")
+@click.option("--pool", help="Only of this one.")
+@click.option(
+    "--at",
+    metavar="HOST:PORT",
+    help="Instead: what the controller whose endpoint this is has recovered, restored and repaired since it began.",
+)
+@limit_option
 @json_option
 @pass_connection
-def decisions(connection: Connection, /, *, at: str | None, as_json: bool) -> None:
-    """What a controller has decided lately and why, newest first; only one that leads decides."""
+def decisions(connection: Connection, /, *, pool: str | None, at: str | None, limit: int, as_json: bool) -> None:
+    """What was decided about the sizes of pools and why, newest first."""
+    if at is not None:
+        listing(_since_its_start(connection, at), _RECOVERED, as_json=as_json, limit=limit)
+        return
+    found = connection.client.scale_decisions(pool=pool, limit=limit + 1)
+    listing(found, _COLUMNS, as_json=as_json, limit=limit)
+
+
+def _since_its_start(connection: Connection, at: str) -> list[Any]:
+    """``:PORT`` is of this machine, ``:`` the endpoint of the settings."""
     section = connection.settings.controller
-    host = "127.0.0.1" if section.host in ("0.0.0.0", "::") else section.host
+    host, _, port = at.rpartition(":")
+    if not host:
+        host = "127.0.0.1" if section.host in ("0.0.0.0", "::") else section.host
     page = document(
-        f"http://{at or f'{host}:{section.port}'}/decisions",
+        f"http://{host}:{port or section.port}/decisions",
         timeout=10,
-        hint="an API with embedded workers has no such endpoint; else --at HOST:PORT of the oah-controller that leads",
+        hint="an API with embedded workers has no such endpoint: name one of an oah-controller, HOST:PORT",
     )
-    listing(page["items"], _COLUMNS, as_json=as_json)
+    return list(page["items"])

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 API = "api"
 CONTROLLER = "controller"
 GATEWAY = "gateway"
+WORKER = "worker"
+"""What the names of workers begin with."""
 EMBEDDED_URL = "embedded://"
 
 BACKOFF_FIRST_SECONDS = 0.5
@@ -93,12 +95,16 @@ class Plan:
         if self.gateway_port is not None:
             yield ChildSpec(GATEWAY, ["gateway", "run"], env)
         for number in range(1, self.workers + 1):
-            yield ChildSpec(worker_name(number), ["worker", "run", "--name", worker_name(number)], env)
+            yield self.worker(worker_name(number))
+
+    def worker(self, name: str) -> ChildSpec:
+        """The worker of this name."""
+        return ChildSpec(name, ["worker", "run", "--name", name], self.environment())
 
 
 def worker_name(number: int) -> str:
     """Name of the n-th worker (from 1); it survives restarts, so that a restarted one cleans up after itself."""
-    return f"worker-{number}"
+    return f"{WORKER}-{number}"
 
 
 def plan_from(settings: Settings, *, workers: int, slots: int | None, gateway: bool = True) -> Plan:
@@ -181,6 +187,8 @@ class Fleet:
         self._children = {spec.name: Child(spec, sink=sink, cwd=Path.cwd()) for spec in plan.specs()}
         self._deaths = {name: _Deaths() for name in self._children}
         self._meant_to_run: set[str] = set()
+        self._leaving: set[str] = set()
+        self._sink = sink
         self._answered_at: float | None = None
 
     def __getitem__(self, name: str) -> Child:
@@ -196,6 +204,11 @@ class Fleet:
         """Names of the workers."""
         return tuple(name for name in self._children if name not in (API, CONTROLLER, GATEWAY))
 
+    def worker_pids(self) -> dict[str, int]:
+        """Those that live, the leaving ones included."""
+        pids = {name: self._children[name].pid for name in self.worker_names if self._children[name].running}
+        return {name: pid for name, pid in pids.items() if pid is not None}
+
     def start(self) -> None:
         """Start every child."""
         self.plan.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -207,6 +220,25 @@ class Fleet:
         self._meant_to_run.add(name)
         self._deaths[name].restart_at = None
         self._children[name].start()
+
+    def want_workers(self, names: Sequence[str]) -> None:
+        """Let there be these workers and no others. Those that are too many are asked to end, and do so at their own
+        pace; a name that is still leaving is free once its process has ended."""
+        for name in [each for each in self._leaving if not self._children[each].running]:
+            self._leaving.discard(name)
+            self._children[name].wait(1)
+            self._children.pop(name).close()
+            del self._deaths[name]
+        for name in self.worker_names:
+            if name not in names and name in self._meant_to_run:
+                self._meant_to_run.discard(name)
+                self._leaving.add(name)
+                self._children[name].signal(signal.SIGTERM)
+        for name in names:
+            if name not in self._children:
+                self._children[name] = Child(self.plan.worker(name), sink=self._sink, cwd=Path.cwd())
+                self._deaths[name] = _Deaths()
+                self.start_one(name)
 
     def ready(self) -> bool:
         """Whether the API says that it is ready (its store and broker answer) and has left its admin key.

@@ -6,107 +6,76 @@ Ctrl-C reaches. The first Ctrl-C lets runs finish or go back to their queue, the
 
 from __future__ import annotations
 
-import itertools
-import signal
-import threading
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from oah.adapters.processes.roster import Roster
 from oah.cli.connection import load_settings
+from oah.cli.crew import Between, Crew, Workers, scaled_by
 from oah.cli.failures import Exit, complain
-from oah.cli.fleet import Death, Fleet, describe_exit, key_path, plan_from, require_port, shell_hint
+from oah.cli.fleet import WORKER, Fleet, key_path, plan_from, require_port, shell_hint
+from oah.cli.supervision import Interrupts, Lines, stop, tell
 
-if TYPE_CHECKING:
-    from types import FrameType
-
-_COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_yellow")
 _READY_SECONDS = 60.0
 _GATEWAY_HINT = "a NATS server, another oah up? choose one with --gateway-port, or go without: --no-gateway"
 _GIVE_UP_BEFORE_READY = 3
 """Deaths in a row of one child before the system was ever ready: then it is not going to be."""
 
 
-class Lines:
-    """Prints lines of many children, one at a time, each with its coloured name."""
-
-    def __init__(self, *, names: tuple[str, ...]) -> None:
-        self._width = max(len(name) for name in names)
-        self._colour = dict(zip(names, itertools.cycle(_COLOURS), strict=False))
-        self._lock = threading.Lock()
-
-    def __call__(self, name: str, line: str) -> None:
-        """One line of a child."""
-        prefix = click.style(f"{name.ljust(self._width)} | ", fg=self._colour.get(name))
-        with self._lock:
-            click.echo(prefix + line)
-
-    def say(self, text: str, *, bold: bool = False) -> None:
-        """A line of the supervisor's own."""
-        prefix = click.style(f"{'up'.ljust(self._width)} | ", bold=True)
-        with self._lock:
-            click.echo(prefix + (click.style(text, bold=True) if bold else text))
-
-
-class Interrupts:
-    """Counts SIGINT and SIGTERM and wakes whoever waits."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._woken = threading.Event()
-
-    def install(self) -> None:
-        """Take both signals; from the main thread."""
-        signal.signal(signal.SIGINT, self._take)
-        signal.signal(signal.SIGTERM, self._take)
-
-    def _take(self, _number: int, _frame: FrameType | None) -> None:
-        self.count += 1
-        self._woken.set()
-
-    def pause(self, seconds: float) -> None:
-        """Wait, but not beyond the first signal."""
-        self._woken.wait(seconds)
-
-
 @click.command()
-@click.option("--workers", type=click.IntRange(0, 64), default=2, show_default=True, help="Worker processes.")
+@click.option(
+    "--workers",
+    type=Workers(most=64),
+    default="2",
+    show_default=True,
+    help="Worker processes; MIN..MAX: as many as the load asks for.",
+)
 @click.option("--slots", type=click.IntRange(1, 512), help="Runs at once per worker; 8 when nothing says otherwise.")
 @click.option("--data-dir", type=click.Path(file_okay=False, path_type=Path), help="Database, keys, recordings.")
 @click.option("--port", "api_port", type=click.IntRange(1, 65535), help="Port of the API; 8787 when left out.")
 @click.option("--gateway/--no-gateway", default=True, show_default=True, help="Mailboxes for NATS clients.")
 @click.option("--gateway-port", type=click.IntRange(1, 65535), help="Port for NATS clients; 4222 when left out.")
 @click.pass_context
-def up(ctx: click.Context, /, *, workers: int, slots: int | None, gateway: bool, **options: Any) -> None:
+def up(ctx: click.Context, /, *, workers: Between, slots: int | None, gateway: bool, **options: Any) -> None:
     """The whole system on this machine: server, API, controller, gateway, workers; Ctrl-C stops all."""
     settings = load_settings(**options)
     require_port(settings.api_host, settings.api_port)
     if gateway:
         require_port(settings.gateway.host, settings.gateway_listens_at, hint=_GATEWAY_HINT)
-    plan = plan_from(settings, workers=workers, slots=slots, gateway=gateway)
+    plan = plan_from(settings, workers=workers.least, slots=slots, gateway=gateway)
+    crew = None
+    if workers.elastic:
+        plan = replace(plan, env={**plan.env, **scaled_by(workers, settings)})
     lines = Lines(names=tuple(spec.name for spec in plan.specs()))
     fleet = Fleet(plan, sink=lines)
+    if workers.elastic:
+        roster = Roster(settings.data_dir, settings.worker.pool)
+        crew = Crew(fleet, roster, lines.say, count=workers.least, prefix=WORKER)
     interrupts = Interrupts()
     interrupts.install()
     code = Exit.FAILED
     try:
         fleet.start()
-        code = _supervise(fleet, lines, interrupts)
+        code = _supervise(fleet, lines, interrupts, crew)
     finally:
-        _stop(fleet, lines, interrupts, grace=settings.worker.drain_grace_seconds + 5)
+        stop(fleet, lines, interrupts, grace=settings.worker.drain_grace_seconds + 5)
     ctx.exit(code)
 
 
-def _supervise(fleet: Fleet, lines: Lines, interrupts: Interrupts) -> Exit:
+def _supervise(fleet: Fleet, lines: Lines, interrupts: Interrupts, crew: Crew | None) -> Exit:
     """Until somebody interrupts, or the system turns out not to come up."""
     ready = False
     while not interrupts.count:
         for death in fleet.restart_dead():
-            _tell(death, lines)
+            tell(death, lines)
             if not ready and death.in_a_row >= _GIVE_UP_BEFORE_READY:
                 complain(f"{death.name} does not come up", hint="its last lines are above")
                 return Exit.UNAVAILABLE
+        if crew is not None:
+            crew()
         if not ready and fleet.ready():
             ready = True
             _greet(fleet, lines)
@@ -123,23 +92,3 @@ def _greet(fleet: Fleet, lines: Lines) -> None:
     if plan.gateway_port is not None:
         lines.say(f"NATS:  nats://{plan.host}:{plan.gateway_port}")
     lines.say("Ctrl-C stops all; twice: at once")
-
-
-def _tell(death: Death, lines: Lines) -> None:
-    lines.say(
-        f"{death.name} ended with {describe_exit(death.exit_code)}; starting it again in {death.restart_in:g} s"
-        + (f" (death {death.in_a_row} in a row)" if death.in_a_row > 1 else "")
-    )
-    if death.in_a_row > 1:
-        lines.say(f"its last lines, once more ({len(death.last_lines)}):")
-        for line in death.last_lines[-15:]:
-            lines(death.name, f"  {line}")
-
-
-def _stop(fleet: Fleet, lines: Lines, interrupts: Interrupts, *, grace: float) -> None:
-    seen = max(1, interrupts.count)
-    lines.say("stopping: " + ", ".join(fleet.running()))
-    killed = fleet.stop(grace=grace, hurry=lambda: interrupts.count > seen)
-    if killed:
-        lines.say("had to be killed: " + ", ".join(killed))
-    lines.say("stopped")

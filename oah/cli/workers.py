@@ -10,6 +10,7 @@ import click
 
 from oah.cli.arguments import DURATION
 from oah.cli.connection import Connection, pass_connection
+from oah.cli.crew import supervise
 from oah.cli.output import age, emit_json, field, json_option, listing, pressure_cell, showing, slots_cell, version_cell
 from oah.cli.processes import worker_run
 
@@ -61,6 +62,7 @@ def worker() -> None:
 
 
 worker.add_command(worker_run)
+worker.add_command(supervise)
 
 
 @worker.command("list")

@@ -5,7 +5,7 @@ Several may run; one leads, the others wait. Everything a leader does is safe wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -47,6 +47,7 @@ from oah.services.recover import RecoverOwners
 from oah.services.rehydrate import Rehydrate
 from oah.services.relay import RelayRuns
 from oah.services.rollouts import DriveRollouts
+from oah.services.scale import ScaleFleet
 from oah.services.signals import PoolSignals
 from oah.services.sweep import SweepLeases
 from oah.services.wake import TellAgents, TendMessages
@@ -85,6 +86,8 @@ class ControllerContext:
     """None: nobody fires here."""
     weigh: Callable[[str], int] = lambda profile: 1
     """Slots that a run of a profile takes."""
+    scaling: Sequence[ScaleFleet] = ()
+    """Pools whose size is decided about, one each."""
     tidy: Callable[[], object] | None = None
     """Takes away what closed sessions have left in directories that all hosts have."""
 
@@ -220,6 +223,9 @@ class _Leading:
         fire = self._context.schedules
         if fire is not None:
             loops.append(self._loop("schedules", only(lambda: _fire(fire, self.leadership)), rules.schedules_every))
+        # Apart, each: a target is a program of others, and may take its time.
+        scaled = self._context.scaling
+        loops += [self._loop(f"scale-{each.pool}", only(each), each.every) for each in scaled]
         tidy = self._context.tidy
         if tidy is not None:  # apart from the rows: a volume may be away
             loops.append(self._loop("tidy", only(lambda: _done(tidy())), rules.prune_every))
@@ -229,6 +235,8 @@ class _Leading:
         """A new leader knows no clock and owes every duty."""
         self.services.clocks.begin()
         self.services.letters.begin()
+        for each in self._context.scaling:
+            each.begin()
         self._rota.restart()
         self._leader.wake()
 
@@ -241,6 +249,8 @@ class _Leading:
         self.services.messages.clear()
         self.services.mail.clear()
         self.services.rollouts.clear()
+        for each in self._context.scaling:
+            each.clear()
 
     def _loop(self, name: str, work: Callable[[], timedelta | None], interval: timedelta) -> Loop:
         return Loop(

@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 SETTLES = timedelta(seconds=2)
 """So long a worker must be empty before it goes: a claim that was under way when it was cordoned has come by then."""
 
+_SHOWN = ("size", "desired", "going", "reporting")
+
 LOOKING_ON = timedelta(seconds=1)
 """How often somebody who goes is looked at."""
 
@@ -85,9 +87,24 @@ class ScaleFleet:
         self._begins = False
         self._forget()
 
+    @property
+    def pool(self) -> str:
+        """Whose size it is."""
+        return self._pool
+
+    @property
+    def every(self) -> timedelta:
+        """How often it wants to be called."""
+        return self._rules.every
+
     def begin(self) -> None:
         """A new leadership: nothing is remembered of the last one. From any thread."""
         self._begins = True
+
+    def clear(self) -> None:
+        """No longer leader: the figures are another's now."""
+        for what in _SHOWN:
+            self._telemetry.forget("oah_scale_units", pool=self._pool, what=what)
 
     def _forget(self) -> None:
         self._begins = False
@@ -328,13 +345,9 @@ class ScaleFleet:
 
     def _show(self, look: Look, decision: Decision) -> None:
         self._size = look.state.size
-        seen = {
-            "size": look.state.size,
-            "desired": decision.desired,
-            "going": len(look.going),
-            "reporting": sum(1 for each in look.members if each.report is not None),
-        }
-        for what, count in seen.items():
+        reporting = sum(1 for each in look.members if each.report is not None)
+        seen = (look.state.size, decision.desired, len(look.going), reporting)
+        for what, count in zip(_SHOWN, seen, strict=True):
             self._telemetry.gauge("oah_scale_units", count, pool=self._pool, what=what)
 
 

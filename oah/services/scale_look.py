@@ -20,6 +20,9 @@ AGAIN = timedelta(seconds=15)
 """A worker that does not do what it was told is told again; a removal whose end nobody saw was none."""
 
 
+ROLLING = "a rolling restart is under way"
+"""Who is taken away while others come and go is not for two to say."""
+
 LACKS = timedelta(seconds=60)
 """What is not there for so long is not going to be."""
 
@@ -108,6 +111,8 @@ class Lookout:
         with asking():
             state = None if target is None else target.read()
         view = self._signals.view(self._pool)
+        if any(each.pool == self._pool for each in self._store.open_rollouts()):
+            view = replace(view, signals=replace(view.signals, sure=False), doubts=(*view.doubts, ROLLING))
         if state is None:  # nobody says what is wanted: what there is
             state = TargetState(len(view.workers), {each.name: each.id for each in view.workers})
         row = self._store.open_decision(self._pool)

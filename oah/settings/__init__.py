@@ -4,7 +4,7 @@ One nested section per adapter, process and policy. Top-level names that users m
 (``OAH_DATABASE_URL``); sections nest with ``__`` (``OAH_WORKER__SLOTS``). Durations are seconds at this rim.
 """
 
-from oah.settings.fleet import KubernetesSettings
+from oah.settings.fleet import KubernetesSettings, PoolScaleSettings, ScaleSettings
 from oah.settings.policies import (
     HookSettings,
     LimitSettings,
@@ -36,10 +36,12 @@ __all__ = [
     "MEMORY_URL",
     "MailSettings",
     "PressureSettings",
+    "PoolScaleSettings",
     "RecoveryStrategy",
     "RedisSettings",
     "RetentionSettings",
     "RetrySettings",
+    "ScaleSettings",
     "Section",
     "Settings",
     "WebhookSettings",

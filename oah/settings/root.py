@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from oah.settings.fleet import KubernetesSettings
+from oah.settings.fleet import KubernetesSettings, ScaleSettings
 from oah.settings.policies import (
     HookSettings,
     LimitSettings,
@@ -89,6 +89,7 @@ class Settings(BaseSettings):
     worker: WorkerSettings = WorkerSettings()
     controller: ControllerSettings = ControllerSettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
+    scale: ScaleSettings = ScaleSettings()
     limits: LimitSettings = LimitSettings()
     retention: RetentionSettings = RetentionSettings()
     redis: RedisSettings = RedisSettings()

@@ -72,10 +72,11 @@ def test_doctor_and_repair(fleet: Fleet) -> None:
 
 
 def test_doctor_sees_eviction_a_flush_and_a_missing_leader(fleet: Fleet) -> None:
-    decided = json.loads(call("controller", "decisions", "--json").stdout)["items"]
+    decided = json.loads(call("controller", "decisions", "--at", ":", "--json").stdout)["items"]
     assert "epoch" in {decision["kind"] for decision in decided}
     fleet.kill(CONTROLLER)
-    assert call("controller", "decisions").exit_code == 5
+    assert call("controller", "decisions", "--at", ":").exit_code == 5
+    assert json.loads(call("controller", "decisions", "--json").stdout) == {"items": [], "more": False}
     with redis.Redis(unix_socket_path=str(fleet.data_dir / "redis" / "redis.sock")) as server:
         server.config_set("maxmemory-policy", "allkeys-lru")
         server.flushall()

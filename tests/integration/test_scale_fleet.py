@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from oah.core.model.ids import WorkerId
+from oah.core.model.rollout import Member, RolloutRules
 from oah.core.policy.scaling import Rules
 from oah.errors import Broken, Unavailable
 from oah.ports.scaling import Outcome
-from tests.support.scale_world import QUICK, ScaleWorld, bounds, empty_books
+from tests.support.scale_world import POOL, QUICK, ScaleWorld, bounds, empty_books
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +201,19 @@ def test_a_blip_of_the_registry_shrinks_nothing(world: ScaleWorld) -> None:
         unit.silent = False
     world.passes(leader, 8)
     assert world.target.size == 3
+
+
+def test_while_a_rolling_restart_goes_on_nothing_shrinks(world: ScaleWorld) -> None:
+    world.have(busy=1, idle=2)
+    member = Member(name="w1", worker_id=WorkerId("w1.1"), host="h", version="1", profiles=())
+    world.store.create_rollout("ro_1", POOL, [member], RolloutRules(), by="me", reason=None)
+    leader = world.leader(QUICK)
+    world.passes(leader, 10)
+    assert (world.target.writes, world.decisions()) == ([], [])
+    world.ready = 4
+    world.passes(leader, 2)
+    assert world.target.size == 5
+    assert world.decisions()[0].inputs["doubts"] == ["a rolling restart is under way"]
 
 
 def test_those_that_are_empty_wait_while_nobody_knows(world: ScaleWorld) -> None:

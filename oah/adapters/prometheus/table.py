@@ -16,6 +16,7 @@ from oah.adapters.prometheus.metric import gauge as _gauge
 from oah.adapters.prometheus.metric import histogram as _histogram
 from oah.adapters.prometheus.metric import of as _of
 from oah.adapters.prometheus.pool_table import CLASS, POOLS
+from oah.adapters.prometheus.scale_table import SCALING
 from oah.core.model.question import DialogKind
 from oah.core.policy.retry import LABELS
 from oah.core.policy.waiting import WaitCode
@@ -331,7 +332,18 @@ _PROCESS = (
     _histogram("oah_loop_pass_seconds", "Duration of a pass", _CALLS, loop=None),
 )
 
-METRICS: tuple[Metric, ...] = (*_RUNS, *_LETTERS, *_DISPATCH, *_WORKERS, *POOLS, *_EDGES, *_MAIL, *_GATEWAY, *_PROCESS)
+METRICS: tuple[Metric, ...] = (
+    *_RUNS,
+    *_LETTERS,
+    *_DISPATCH,
+    *_WORKERS,
+    *POOLS,
+    *SCALING,
+    *_EDGES,
+    *_MAIL,
+    *_GATEWAY,
+    *_PROCESS,
+)
 
 STANDARD: frozenset[str] = frozenset(
     {

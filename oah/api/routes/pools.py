@@ -1,4 +1,4 @@
-"""/v1/queue, /v1/pools"""
+"""/v1/queue, /v1/pools, /v1/controller/decisions"""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from starlette.responses import Response
 from oah.api.auth import Caller, needs
 from oah.api.render import answer, page, worker_document
 from oah.api.render_fleet import pool_document, pool_metric_document, queue_document, scale_decision_document
-from oah.api.schemas import Named
+from oah.api.schemas import Cursor, Filter, Limit, Named
 from oah.api.state import ApiState, Desk
 from oah.core.model.workspace import Scope
+from oah.ports.scaling import DecisionFilter
 from oah.services import inspect
 from oah.services.pools import Pools
 
@@ -59,3 +60,11 @@ def pool_metric(pool: Named, desk: Desk, caller: Caller) -> Response:
     """For an autoscaler: `value` is what waits for a slot plus what runs in one, at least 1 while an agent waits for an
     answer, and 0 only when nothing would be interrupted. 503 while it could be too little: an autoscaler then holds."""
     return answer(pool_metric_document(_pools(desk).measured(pool)))
+
+
+@router.get("/controller/decisions", **needs(Scope.OPERATE))
+def decisions(desk: Desk, caller: Caller, pool: Filter = None, cursor: Cursor = None, limit: Limit = 100) -> Response:
+    """What was decided about the sizes of pools, newest first: what the policy was shown, why it decided so, and what
+    came of it. One row per decision that changes something; they age out."""
+    found = desk.context.store.scale_decisions(DecisionFilter(pool=pool, cursor=cursor, limit=limit))
+    return page(map(scale_decision_document, found.items), found.next_cursor)
