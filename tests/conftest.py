@@ -24,6 +24,8 @@ pytest_plugins = [
 
 def pytest_configure() -> None:
     """What is decided here, the processes of pytest-xdist inherit."""
+    # Tests keep a machine busy: that is no pressure for the workers in them, unless a test says so.
+    os.environ.setdefault("OAH_WORKER__PRESSURE__LOAD", "0")
     settle(os.environ)
     nats_clients.settle(os.environ)
 
