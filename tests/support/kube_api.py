@@ -80,6 +80,8 @@ class KubeApi:
     rights: dict[str, set[str]] = field(default_factory=dict)
     grudge: Callable[[str], bool] = lambda name: False
     requests: list[str] = field(default_factory=list)
+    callers: list[str] = field(default_factory=list)
+    """Tokens of who asked."""
     objects: dict[tuple[str, str], Document] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
 
@@ -279,6 +281,7 @@ class KubeApi:
 
     def _who(self, headers: Mapping[str, str]) -> str:
         token = headers.get("Authorization", "").removeprefix("Bearer ")
+        self.callers.append(token)
         if self.rights and token not in self.rights:
             raise Refusal(401, "Unauthorized", "Unauthorized")
         return token

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,7 +33,8 @@ _LEASES: Any = create_namespaced_resource("coordination.k8s.io", "v1", "Lease", 
 _REVIEWS: Any = create_global_resource(
     "authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews"
 )
-_LONGEST_RETRY_AFTER = timedelta(minutes=1)
+_LONGEST_HOLD = timedelta(seconds=10)
+"""However long a server asks to be left alone: a leader must not lose its lease by being polite."""
 
 
 class Absent(OahError):
@@ -86,8 +88,10 @@ class Right:
 class Cluster:
     """One namespace of a cluster; from any thread. Raises Absent, Conflicting, Refused, Unavailable."""
 
-    def __init__(self, options: ClusterOptions) -> None:
+    def __init__(self, options: ClusterOptions, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Raises InvalidRequest when there is no way to reach a cluster."""
+        self._monotonic = monotonic
+        self._held_until = 0.0
         try:
             self._client = Client(
                 config=_config(options),
@@ -111,7 +115,7 @@ class Cluster:
 
     def workload(self, kind: str, name: str) -> Document:
         """The Deployment or StatefulSet."""
-        return _translated(f"{kind} {name}", lambda: _plain(self._client.get(_WORKLOADS[kind], name)))
+        return self._call(f"{kind} {name}", lambda: _plain(self._client.get(_WORKLOADS[kind], name)))
 
     def workloads(self, kind: str, labels: Mapping[str, str | None]) -> list[Document]:
         """Those that have these labels (None: with any value)."""
@@ -123,32 +127,32 @@ class Cluster:
 
     def scale(self, kind: str, name: str) -> tuple[int, str]:
         """Size that is asked for, and the version of it that `resize` wants to be told."""
-        return _translated(f"{kind}/scale {name}", lambda: _size(self._client.get(_WORKLOADS[kind].Scale, name)))
+        return self._call(f"{kind}/scale {name}", lambda: _size(self._client.get(_WORKLOADS[kind].Scale, name)))
 
     def resize(self, kind: str, name: str, *, size: int, version: str) -> None:
         """Ask for a size, unless the workload has changed since `version`."""
         body = {"metadata": {"resourceVersion": version}, "spec": {"replicas": size}}
         scale = _WORKLOADS[kind].Scale
-        _translated(f"{kind}/scale {name}", lambda: self._client.patch(scale, name, body, patch_type=PatchType.MERGE))
+        self._call(f"{kind}/scale {name}", lambda: self._client.patch(scale, name, body, patch_type=PatchType.MERGE))
 
     def annotate(self, pod: str, annotations: Mapping[str, str | None]) -> None:
         """Set annotations of a pod; None removes one."""
         body = {"metadata": {"annotations": dict(annotations)}}
-        _translated(f"Pod {pod}", lambda: self._client.patch(_PODS, pod, body, patch_type=PatchType.MERGE))
+        self._call(f"Pod {pod}", lambda: self._client.patch(_PODS, pod, body, patch_type=PatchType.MERGE))
 
     def lease(self, name: str) -> Document:
         """The Lease."""
-        return _translated(f"Lease {name}", lambda: _plain(self._client.get(_LEASES, name)))
+        return self._call(f"Lease {name}", lambda: _plain(self._client.get(_LEASES, name)))
 
     def create_lease(self, lease: Document) -> Document:
         """A new Lease; Conflicting when there is one."""
         name = lease["metadata"]["name"]
-        return _translated(f"Lease {name}", lambda: _plain(self._client.create(_LEASES(lease))))
+        return self._call(f"Lease {name}", lambda: _plain(self._client.create(_LEASES(lease))))
 
     def replace_lease(self, lease: Document) -> Document:
         """The Lease as a whole; Conflicting unless its resourceVersion is still the newest."""
         name = lease["metadata"]["name"]
-        return _translated(f"Lease {name}", lambda: _plain(self._client.replace(_LEASES(lease))))
+        return self._call(f"Lease {name}", lambda: _plain(self._client.replace(_LEASES(lease))))
 
     def may(self, right: Right) -> bool:
         """Whether this identity has the right in the namespace."""
@@ -161,11 +165,39 @@ class Cluster:
             "verb": right.verb,
         }
         review = _REVIEWS({"metadata": {}, "spec": {"resourceAttributes": attributes}})
-        answer = _translated("SelfSubjectAccessReview", lambda: _plain(self._client.create(review)))
+        answer = self._call("SelfSubjectAccessReview", lambda: _plain(self._client.create(review)))
         return bool((answer.get("status") or {}).get("allowed"))
 
+    def _call(self, what: str, call: Callable[[], T]) -> T:
+        """With the client's errors in our words. A server that has asked to be left alone (``Retry-After``) is."""
+        held = self._held_until - self._monotonic()
+        if held > 0:
+            wait = timedelta(seconds=held)
+            raise Unavailable(
+                f"{what}: not asked yet, the API server is busy", code="kubernetes_busy", retry_after=wait
+            )
+        try:
+            return call()
+        except httpx2.HTTPStatusError as error:
+            self._hold(error.response)
+            raise _error_of(what, error.response) from error
+        except httpx2.TimeoutException as error:
+            raise Unavailable(f"{what}: no answer of the API server in time", code="kubernetes_timeout") from error
+        except (httpx2.HTTPError, httpx2.InvalidURL, ConfigError, OSError) as error:
+            said = str(error) or type(error).__name__
+            raise Unavailable(f"{what}: {said}", code="kubernetes_unreachable") from error
+        except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError) as error:
+            # What the client makes of an answer that no API server gives: an error page of something between, for one.
+            raise Unavailable(f"{what}: unreadable answer ({error!r})", code="kubernetes_unreadable") from error
+
+    def _hold(self, response: httpx2.Response) -> None:
+        if response.status_code == 429 or response.status_code >= 500:
+            asked = _retry_after(response)
+            if asked is not None:
+                self._held_until = self._monotonic() + asked.total_seconds()
+
     def _list(self, resource: Any, labels: Mapping[str, Any]) -> list[Document]:
-        listed = _translated(
+        listed = self._call(
             resource.__name__, lambda: [_plain(each) for each in self._client.list(resource, labels=dict(labels))]
         )
         return sorted(listed, key=lambda each: str(each["metadata"]["name"]))
@@ -215,20 +247,6 @@ def _operator(name: str, values: Sequence[str]) -> Any:
             return operators.not_exists()
 
 
-def _translated(what: str, call: Callable[[], T]) -> T:
-    try:
-        return call()
-    except httpx2.HTTPStatusError as error:
-        raise _error_of(what, error.response) from error
-    except httpx2.TimeoutException as error:
-        raise Unavailable(f"{what}: no answer of the API server in time", code="kubernetes_timeout") from error
-    except (httpx2.HTTPError, httpx2.InvalidURL, ConfigError, OSError) as error:
-        raise Unavailable(f"{what}: {str(error) or type(error).__name__}", code="kubernetes_unreachable") from error
-    except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError) as error:
-        # What the client makes of an answer that no API server gives: an error page of something between, for one.
-        raise Unavailable(f"{what}: unreadable answer ({error!r})", code="kubernetes_unreadable") from error
-
-
 def _error_of(what: str, response: httpx2.Response) -> OahError:
     status = response.status_code
     message = f"{what}: {status} {_message(response)}"
@@ -243,7 +261,7 @@ def _error_of(what: str, response: httpx2.Response) -> OahError:
             return Refused(message)
         case _:
             code = "kubernetes_busy" if status == 429 else "kubernetes_unavailable"
-            return Unavailable(message, code=code, retry_after=_retry_after(response))
+            return Unavailable(message, code=code, retry_after=_retry_after(response) or timedelta(seconds=1))
 
 
 def _message(response: httpx2.Response) -> str:
@@ -254,7 +272,6 @@ def _message(response: httpx2.Response) -> str:
     return str(said or response.reason_phrase)[:300]
 
 
-def _retry_after(response: httpx2.Response) -> timedelta:
+def _retry_after(response: httpx2.Response) -> timedelta | None:
     said = response.headers.get("Retry-After", "")
-    seconds = timedelta(seconds=int(said)) if said.isdecimal() else timedelta(seconds=1)
-    return min(seconds, _LONGEST_RETRY_AFTER)
+    return min(timedelta(seconds=int(said)), _LONGEST_HOLD) if said.isdecimal() else None
