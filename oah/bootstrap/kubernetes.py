@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from oah.errors import InvalidRequest
 from oah.ports.clock import Clock
+from oah.ports.cluster import ClusterFacts
 from oah.ports.election import Election
 from oah.ports.scaling import ScaleTarget
 from oah.runtime.election import Announced
-from oah.settings import Settings
+from oah.settings import KubernetesSettings, PoolScaleSettings, Settings
 
 if TYPE_CHECKING:
     from oah.adapters.kubernetes.cluster import Cluster
@@ -35,7 +36,7 @@ def kubernetes_target(settings: Settings, stopping: threading.Event | None = Non
     cluster = open_cluster(settings)
     from oah.adapters.kubernetes.target import KubernetesTarget
 
-    return KubernetesTarget(cluster, wanted(settings), pause=(stopping or threading.Event()).wait)
+    return KubernetesTarget(cluster, wanted(settings.kubernetes), pause=(stopping or threading.Event()).wait)
 
 
 def open_cluster(settings: Settings) -> Cluster:
@@ -61,9 +62,32 @@ def open_cluster(settings: Settings) -> Cluster:
     return Cluster(options)
 
 
-def wanted(settings: Settings) -> Wanted:
+def cluster_facts(settings: Settings) -> ClusterFacts:
+    """For `oah doctor`. Raises InvalidRequest, Unavailable."""
+    cluster = open_cluster(settings)
+    from oah.adapters.kubernetes.facts import facts
+
+    scale = settings.scale
+    pools = scale.pools or {scale.pool: PoolScaleSettings()}
+    scaled = pools if scale.target == "kubernetes" else {}
+    lease = settings.kubernetes.lease if settings.controller.election == "kubernetes" else None
+    try:
+        asked = {pool: wanted(of_pool(settings.kubernetes, own)) for pool, own in scaled.items()}
+        return facts(cluster, lease=lease, wanted=asked)
+    finally:
+        cluster.close()
+
+
+def of_pool(section: KubernetesSettings, own: PoolScaleSettings) -> KubernetesSettings:
+    """The section with what is different for a pool."""
+    said: dict[str, str | None] = {"kind": own.kind or section.kind}
+    if own.workload or own.selector:
+        said |= {"workload": own.workload, "selector": own.selector}
+    return section.model_copy(update=said)
+
+
+def wanted(section: KubernetesSettings) -> Wanted:
     """Which workload is scaled. Raises InvalidRequest."""
-    section = settings.kubernetes
     if (section.workload is None) == (section.selector is None):
         raise InvalidRequest(
             "which workload is scaled? A name or a selector is needed, and not both",

@@ -9,7 +9,7 @@ from typing import Any
 from oah.adapters.processes.roster import Roster
 from oah.adapters.processes.target import ProcessTarget
 from oah.bootstrap.kit import Kit
-from oah.bootstrap.kubernetes import kubernetes_target
+from oah.bootstrap.kubernetes import kubernetes_target, of_pool
 from oah.core.model.drain import AtDeadline, Drain
 from oah.core.policy import scaling, shrinking
 from oah.errors import InvalidRequest
@@ -53,10 +53,7 @@ def scale_target(settings: Settings, pool: str, own: PoolScaleSettings) -> Scale
         case "processes":
             return ProcessTarget(Roster(settings.data_dir, pool))
         case "kubernetes":
-            said: dict[str, str | None] = {"kind": own.kind or settings.kubernetes.kind}
-            if own.workload or own.selector:
-                said |= {"workload": own.workload, "selector": own.selector}
-            section = settings.kubernetes.model_copy(update=said)
+            section = of_pool(settings.kubernetes, own)
             return kubernetes_target(settings.model_copy(update={"kubernetes": section}), threading.Event())
         case "none":
             return None

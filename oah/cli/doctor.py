@@ -1,7 +1,8 @@
 """``oah doctor``: is this deployment as it should be? Exit 1 when something is wrong.
 
 Without ``--direct`` it asks the API: does it answer, is it ready, does anybody lead and work. With it, database and
-Redis themselves: versions, eviction, durability, clocks, and the audit of SQL against Redis.
+Redis themselves: versions, eviction, durability, clocks, and the audit of SQL against Redis; and the cluster, where a
+controller needs one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import click
 
 from oah import __version__
 from oah.cli.audit import audit, epoch_findings
+from oah.cli.cluster import judge_cluster, judge_election
 from oah.cli.configuration import unknown_names
 from oah.cli.connection import Connection, pass_connection
 from oah.cli.direct import direct_broker, direct_option, direct_store
@@ -53,7 +55,8 @@ def doctor(ctx: click.Context, connection: Connection, /, *, direct: bool, as_js
     """Is this deployment as it should be? Exit 1 when something is wrong."""
     settings = connection.settings
     findings = [*judge_settings(settings, unknown_names(settings, os.environ)), *judge_platform(settings)]
-    findings += examine_stores(settings) if direct else examine_api(connection)
+    findings += judge_election(settings)
+    findings += examine_stores(settings) + examine_cluster(settings) if direct else examine_api(connection)
     worst = Level.ERROR if any(finding.level is Level.ERROR for finding in findings) else Level.OK
     if as_json:
         emit_json({"ok": worst is Level.OK, "findings": [finding.document() for finding in findings]})
@@ -168,6 +171,15 @@ def examine_stores(settings: Settings) -> list[Finding]:
 
     looked = guarded("database", database)
     return [*looked, *found]
+
+
+def examine_cluster(settings: Settings) -> list[Finding]:
+    """The cluster that controllers are elected or scale in; nothing where none does."""
+    from oah.bootstrap.kubernetes import cluster_facts
+
+    if settings.controller.election != "kubernetes" and settings.scale.target != "kubernetes":
+        return []
+    return guarded("kubernetes", lambda: judge_cluster(cluster_facts(settings), settings))
 
 
 def _migrated(store: Store) -> Iterator[Finding]:

@@ -303,9 +303,14 @@ def _relay(context: ControllerContext, services: Services) -> timedelta | None:
 
 
 def _probe(context: ControllerContext, endpoint: Endpoint, leadership: Leadership) -> Probe:
+    election = context.election or context.broker
+    checks: dict[str, Callable[[], object]] = {"database": context.store.check, "redis": context.broker.leader}
+    if election is not context.broker:
+        checks["election"] = election.leader
+
     def reasons() -> list[str]:
         found = []
-        for name, check in (("database", context.store.check), ("redis", context.broker.leader)):
+        for name, check in checks.items():
             try:
                 check()
             except OahError as error:
