@@ -149,14 +149,29 @@ spec:
 {{ include "oah.fullname" .root }}-worker-{{ .pool }}
 {{- end -}}
 
-{{- /* Who scales a pool: controller, keda, hpa or nothing. More than one is refused: they would write the same field in turns. */ -}}
+{{- /* Who scales a pool; nothing: nobody. */ -}}
 {{- define "oah.scaler" -}}
-{{- $settings := include "oah.pool" . | fromJson -}}
-{{- $scaling := .root.Values.controller.scaling -}}
-{{- $found := list -}}
-{{- if and .root.Values.controller.enabled $scaling.enabled (eq $scaling.pool .pool) }}{{ $found = append $found "controller" }}{{ end -}}
-{{- if $settings.keda.enabled }}{{ $found = append $found "keda" }}{{ end -}}
-{{- if $settings.hpa.enabled }}{{ $found = append $found "hpa" }}{{ end -}}
-{{- if gt (len $found) 1 }}{{ fail (printf "pool %s would be scaled by %s: choose one" .pool (join " and " $found)) }}{{ end -}}
-{{- join "" $found -}}
+{{- $by := (include "oah.pool" . | fromJson).scaling.by -}}
+{{- if eq $by "controller" }}{{ if not .root.Values.controller.enabled }}{{ fail (printf "pool %s is to be scaled by the controller, which is not enabled" .pool) }}{{ end }}{{ end -}}
+{{- if ne $by "none" }}{{ $by }}{{ end -}}
+{{- end -}}
+
+{{- /* Pools that the controller scales, by name, as OAH_SCALE__POOLS has them; as JSON. */ -}}
+{{- define "oah.scaled" -}}
+{{- $root := . -}}
+{{- $found := dict -}}
+{{- range $pool := keys .Values.pools | sortAlpha -}}
+{{- if eq (include "oah.scaler" (dict "root" $root "pool" $pool)) "controller" -}}
+{{- $of := include "oah.pool" (dict "root" $root "pool" $pool) | fromJson -}}
+{{- $one := dict "kind" $of.kind "workload" (include "oah.poolName" (dict "root" $root "pool" $pool)) -}}
+{{- $_ := set $one "minimum" (int64 $of.scaling.minimum) -}}
+{{- $_ := set $one "maximum" (int64 $of.scaling.maximum) -}}
+{{- $_ := set $one "per_worker" (int64 (default $of.slots $of.scaling.perWorker)) -}}
+{{- with $of.scaling.targetWaitSeconds }}{{ $_ := set $one "target_wait_seconds" . }}{{ end -}}
+{{- with $of.scaling.drainSeconds }}{{ $_ := set $one "drain_seconds" . }}{{ end -}}
+{{- $_ := set $one "drain_then" $of.scaling.drainThen -}}
+{{- $_ := set $found $pool $one -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $found -}}
 {{- end -}}
