@@ -61,6 +61,8 @@ class ApiContext:
     written: Callable[[Iterable[bytes]], Iterator[bytes]] = iter
     answer_rules: Callable[[Sequence[Mapping[str, Any]]], object] = lambda tables: None
     """Raises InvalidRequest for rules about questions that a worker could not read."""
+    stuck: Callable[[], Sequence[str]] = list
+    """Why this process is better started again: the claim loop of a worker inside it does not move."""
     weigh: Callable[[str], int] = lambda profile: 1
     """Slots that a run of a profile takes."""
     version: str = "0"

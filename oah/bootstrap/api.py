@@ -95,6 +95,7 @@ def _api_context(kit: Kit, workers: Sequence[Worker], jobs: JobQueue, *, prepare
         body_bytes=limits.body_bytes,
         batch_runs=limits.batch_runs,
         ready={"database": kit.store.check, "redis": lambda: _ask(kit.broker), "start": prepared},
+        stuck=lambda: [reason for worker in workers for reason in worker.alive.stuck()],
         local_workers=lambda: frozenset(WorkerId(worker.id) for worker in workers),
         jobs=jobs,
         webhooks=webhook_limits(settings),

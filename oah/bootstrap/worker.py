@@ -121,7 +121,7 @@ def worker_of(
         figures=gauge.read,
         machine=MachineGauge(settings.data_dir).read,
         pressure=pressure_rules(section.pressure),
-        slot_weight=slot_weights(catalogue),
+        slot_weight=kit.weigh(),
         data_dir=settings.data_dir,
         homes=homes,
         place=homes.mark(),
@@ -179,12 +179,6 @@ def retry_rules(settings: Settings, catalogue: Mapping[str, Profile]) -> Callabl
     )
     rules = {name: retry.merged(deployment, profile.retry) for name, profile in catalogue.items()}
     return lambda profile: rules.get(profile, deployment)
-
-
-def slot_weights(catalogue: Mapping[str, Profile]) -> Callable[[str], int]:
-    """How many slots an agent of a profile takes."""
-    heavy = {name: profile.slot_weight for name, profile in catalogue.items() if profile.slot_weight != 1}
-    return lambda profile: heavy.get(profile, 1)
 
 
 def pressure_rules(section: PressureSettings) -> pressure.Rules:

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from oah.errors import Broken, Unavailable
-from oah.runtime.probe import Probe
+from oah.runtime.probe import Pages, Probe
 
 
 @pytest.fixture
@@ -90,3 +90,13 @@ def test_an_address_that_is_taken_ends_it_with_a_reason(probe: Probe) -> None:
 def test_it_starts_once(probe: Probe) -> None:
     with pytest.raises(Broken):
         probe.start()
+
+
+def test_a_process_that_is_stuck_is_not_alive() -> None:
+    stuck: list[str] = []
+    pages = Pages(reasons=list, metrics=lambda: (b"", "text/plain"), stuck=lambda: stuck)
+    assert pages.answer("/healthz")[0] == 200
+    stuck.append("the claimer loop has not moved for 61 s")
+    status, body, _ = pages.answer("/healthz")
+    assert (status, json.loads(body)) == (503, {"status": "stuck", "reasons": stuck})
+    assert pages.answer("/readyz")[0] == 200, "a probe each"

@@ -14,7 +14,10 @@ router = APIRouter(tags=["system"])
 
 @router.get("/healthz")
 async def healthz(desk: Desk) -> Response:
-    """The process is alive."""
+    """The process is alive: 503 when a worker inside it is stuck."""
+    stuck = list(desk.context.stuck())
+    if stuck:
+        return answer({"status": "stuck", "reasons": stuck, "version": desk.context.version}, 503)
     return answer({"status": "ok", "version": desk.context.version})
 
 
