@@ -172,6 +172,11 @@ class Fleet:
         return self._client
 
     @property
+    def children(self) -> Children:
+        """Their supervisor, for what this kit has no word for."""
+        return self._children
+
+    @property
     def pids(self) -> dict[str, int]:
         """Name → process id of what runs now."""
         return {n: pid for n in self._children.names if (pid := self._children[n].pid) and self._children[n].running}
@@ -218,20 +223,23 @@ class Fleet:
         return pid
 
     @contextmanager
-    def supervised(self) -> Iterator[None]:
-        """Workers that end with 0, as after a drain, are started again at once, as a supervisor does."""
+    def supervised(self) -> Iterator[list[int]]:
+        """Workers that end are started again at once, as a supervisor does; the exit codes of those that ended."""
         over = threading.Event()
+        codes: list[int] = []
 
         def watch() -> None:
             while not over.wait(0.05):
                 for name in self._children.worker_names:
-                    if self._children[name].exit_code == 0:
+                    code = self._children[name].exit_code
+                    if code is not None:
+                        codes.append(code)
                         self.restart(name)
 
         thread = threading.Thread(target=watch, name="supervisor", daemon=True)
         thread.start()
         try:
-            yield
+            yield codes
         finally:
             over.set()
             thread.join()

@@ -144,8 +144,16 @@ def test_everything_in_one_terminal_and_nothing_left_after_ctrl_c(start: Start) 
     assert not up.said("had to be killed")
 
 
-def test_a_crashed_worker_is_started_again_and_told(start: Start) -> None:
-    up = start("--workers", "1")
+SCALES = {
+    "OAH_SCALE__EVERY_SECONDS": "0.5",
+    "OAH_SCALE__DOWN_COOLDOWN_SECONDS": "0",
+    "OAH_SCALE__MEMORY_SECONDS": "0",
+    "OAH_WORKER__HEARTBEAT_SECONDS": "1",
+}
+
+
+def test_a_crashed_worker_is_started_again_and_as_many_run_as_are_needed(start: Start, short_tmp: Path) -> None:
+    up = start("--workers", "1..2", "--slots", "1", env=SCALES)
     up.wait_for("ready: ")
     up.wait_workers("worker-1")
     worker = up.child("worker", "run", "--name", "worker-1")
@@ -155,8 +163,21 @@ def test_a_crashed_worker_is_started_again_and_told(start: Start) -> None:
     again = eventually(lambda: up.child("worker", "run", "--name", "worker-1"), within=15)
     assert again.pid != worker.pid
     with up.client as client:
-        run = client.submit(client.create_session("shell")["id"], "echo back")["id"]
-        assert client.wait(run, timeout=40)["status"] == "completed"
+        gates = [short_tmp / "gate-1", short_tmp / "gate-2"]
+        runs = []
+        for gate in gates:
+            os.mkfifo(gate)
+            runs.append(client.submit(client.create_session("shell")["id"], f"cat {gate}")["id"])
+        up.wait_for("1 more, 2 workers now: worker-2")
+        eventually(lambda: {client.run(run)["status"] for run in runs} == {"running"}, within=30, what="both run")
+        for gate in gates:
+            gate.write_text("over\n")
+        for run in runs:
+            assert client.wait(run, timeout=40)["status"] == "completed"
+            assert len(client.attempts(run)) == 1
+        up.wait_for("1 fewer, 1 workers now: ")
+        outcomes = [each["outcome"] for each in client.scale_decisions()]
+        assert outcomes[0] in ("draining", "scaled") and outcomes[-1] == "scaled"
     up.ctrl_c()
     assert up.process.wait(30) == 0
 
