@@ -179,8 +179,9 @@ class _World:
             )
         if self._for_longer_than(member.gone_at or self._now, self._rules.health):
             return self._failed(member, f"no healthy successor in time: {wrong}")
-        seen = (None, None) if successor is None else (successor.id, successor.version)
-        return replace(member, reason=wrong, successor=seen[0], successor_version=seen[1])
+        if successor is None:
+            return replace(member, reason=None, successor=None, successor_version=None)
+        return replace(member, reason=wrong, successor=successor.id, successor_version=successor.version)
 
     def _settling(self, member: Member) -> Member:
         successor = self._successor(member)
