@@ -91,7 +91,9 @@ class Claimer:
         self.goes_on: Callable[[], None] = lambda: None
         """Told again and again while it waits to hear what became of a start."""
         self.full: Callable[[], None] = lambda: None
-        """Told when more is ready than fits."""
+        """Told when more may be ready than fits."""
+        self.may_open: Callable[[], bool] = lambda: False
+        """Whether more slots could be opened for it."""
         self.tick_stale = False
         self.next_due: timedelta | None = None
         self.waits = RecentWaits(context.clock)
@@ -105,6 +107,8 @@ class Claimer:
         """There may be something to claim."""
         self._shares.begin()
         self._hint.set()
+        if self.takes and self.may_open() and self.wanted() <= 0:
+            self.full()
         self._wake()
 
     def slot_freed(self, *, deaf: bool) -> None:
@@ -118,10 +122,15 @@ class Claimer:
             return 0
         return self.wanted() or min(self._slots.idle, self._waiting.answered)
 
+    @property
+    def takes(self) -> bool:
+        """Whether it takes new runs at all."""
+        return not (self.stopped or self.cordoned or self.draining or self.pressed)
+
     def wanted(self) -> int:
         """Sessions to start a run of, as long as outcomes that are not settled stay bounded. Beyond their limit, runs
         that wait take the place of new ones."""
-        if self.stopped or self.cordoned or self.draining or self.pressed:
+        if not self.takes:
             return 0
         idle = self._slots.idle - max(len(self._waiting) - self._context.rules.waiting, 0)
         # What runs now will be an outcome too: outcomes and runs together stay within twice the slots, so that the
@@ -130,7 +139,9 @@ class Claimer:
         return max(min(idle, room), 0)
 
     def lanes(self) -> tuple[Lane, ...]:
-        """Those of which it would start a run now."""
+        """Those of which it would start a run now, or open slots for one."""
+        if self.takes and self.may_open():
+            return self._context.all_lanes
         wanted = self.wanted()
         return self._shares.fitting(wanted) if wanted > 0 else ()
 

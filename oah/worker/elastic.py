@@ -75,6 +75,11 @@ class Elastic:
         self._size(now)
 
     @property
+    def may_open(self) -> bool:
+        """Whether it would open more slots."""
+        return self._slots.size < self._context.rules.slots and not self.pressure
+
+    @property
     def short_of_memory(self) -> bool:
         """Whether warm agents that nobody needs now should give up theirs."""
         return Resource.MEMORY in self.pressure.since
@@ -119,7 +124,7 @@ class Elastic:
         elastic = rules.least < rules.slots
         if not elastic and not self._shares.mixed:
             return
-        asks = slots.idle < self._shares.heaviest or (self._shares.mixed and slots.used)
+        asks = (self.may_open and slots.idle < self._shares.heaviest) or (self._shares.mixed and slots.used)
         ready, sure = self._ready() if asks else ({}, True)
         self._shares.seen(ready, now=now)
         if elastic:

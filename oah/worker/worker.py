@@ -139,7 +139,7 @@ class Worker(ThreadComponent):
         self._mark_loop = self._loop("mark", self._mark, rules.period)
         self._heartbeat_loop = self._loop("heartbeat", self._heartbeat, rules.heartbeat)
         elastic = self._loop("elastic", self.elastic, EVERY)
-        self._claimer.full = elastic.wake
+        self._claimer.full, self._claimer.may_open = elastic.wake, lambda: self.elastic.may_open
         return [
             self._loop("renew", self._renew, rules.period),
             self._mark_loop,

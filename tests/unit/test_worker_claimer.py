@@ -318,3 +318,22 @@ def test_under_pressure_nothing_new_is_claimed_and_what_waited_goes_on() -> None
     assert request.resumes_only
     claimer.pressed = False
     assert claimer.wanted() == 8
+
+
+def test_a_full_worker_that_may_open_slots_listens_on_and_opens_them_at_the_first_hint() -> None:
+    claimer, _, pool = weighed()
+    told: list[int] = []
+    claimer.full = lambda: told.append(1)
+    pool.resize(0)
+    claimer.hint()
+    assert (claimer.lanes(), told) == ((), []), "all slots that it has are taken"
+    claimer.may_open = lambda: True
+    claimer.hint()
+    assert (claimer.lanes(), told, claimer.pending()) == ((LIGHT, HEAVY), [1], None)
+    claimer.pressed = True
+    claimer.hint()
+    assert (claimer.lanes(), told) == ((), [1])
+    claimer.pressed = False
+    pool.resize(1)
+    claimer.hint()
+    assert told == [1], "first what is idle"
