@@ -1,6 +1,7 @@
 """A Kubernetes API server that keeps state and is strict: formats, versions, rights; and the controllers behind it.
 
-What it refuses, the real one refuses, in the same words where they matter. The controllers act when `reconcile` is
+What it refuses, the real one refuses, in the same words where they matter; whole documents are also held against
+Kubernetes' own schemas. The controllers act when `reconcile` is
 called, on pods as they were when `tell` was called last: two watches that lag. Where Kubernetes leaves a choice to
 chance, `grudge` makes it the worst one.
 """
@@ -19,8 +20,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import kubernetes_validate
+
 Document = dict[str, Any]
 NAMESPACE = "fleet"
+RELEASE = "1.37"
+"""Whose schemas are asked."""
 COST = "controller.kubernetes.io/pod-deletion-cost"
 MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 LEASE_FIELDS = {
@@ -359,6 +364,7 @@ class KubeApi:
         return self.put(resource, changed)
 
     def _rescaled(self, resource: str, now: Document, changed: Document) -> Document:
+        _check(changed)
         size = (changed.get("spec") or {}).get("replicas", 0)
         if not isinstance(size, int) or isinstance(size, bool):
             raise Refusal(400, "BadRequest", "cannot unmarshal replicas into Go struct field ScaleSpec of type int32")
@@ -440,7 +446,16 @@ def _same(kind: str, name: str | None, data: Document) -> None:
         raise Refusal(400, "BadRequest", "the namespace of the provided object does not match the namespace sent")
 
 
+def _check(document: Document) -> None:
+    """By the strict schema of a release."""
+    try:
+        kubernetes_validate.validate(document, RELEASE, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        raise Refusal(400, "BadRequest", f"strict decoding error: {error.message}") from None
+
+
 def _check_lease(data: Document) -> None:
+    _check(data)
     spec = data.get("spec") or {}
     for name, value in spec.items():
         wanted = LEASE_FIELDS.get(name)
