@@ -135,6 +135,11 @@ def pressure_cell(worker: Document) -> str:
     return ",".join(str(each) for each in worker.get("pressure") or ()) or "-"
 
 
+def seconds_cell(name: str) -> Callable[[Document], Any]:
+    """Reads a duration of a document, as its largest unit."""
+    return lambda item: None if item.get(name) is None else span(float(item[name]))
+
+
 def field(name: str) -> Callable[[Document], Any]:
     """Reads one name of a document."""
     return lambda item: item.get(name)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from oah.cli.connection import Connection, pass_connection
-from oah.cli.output import age, emit_json, facts, field, json_option, listing, pressure_cell, slots_cell, span, table
+from oah.cli.output import (
+    age,
+    emit_json,
+    facts,
+    field,
+    json_option,
+    listing,
+    pressure_cell,
+    seconds_cell,
+    slots_cell,
+    table,
+)
 
-
-def _seconds(name: str) -> Any:
-    return lambda item: None if item.get(name) is None else span(float(item[name]))
-
-
-_COLUMNS = (
+POOL_COLUMNS = (
     ("POOL", field("pool")),
     ("LOAD", field("load")),
     ("READY", field("ready")),
@@ -25,9 +29,9 @@ _COLUMNS = (
     ("IDLE", field("idle_slots")),
     ("WORKERS", field("workers")),
     ("DESIRED", field("desired")),
-    ("OLDEST", _seconds("oldest_wait_seconds")),
-    ("P50", _seconds("wait_p50_seconds")),
-    ("P95", _seconds("wait_p95_seconds")),
+    ("OLDEST", seconds_cell("oldest_wait_seconds")),
+    ("P50", seconds_cell("wait_p50_seconds")),
+    ("P95", seconds_cell("wait_p95_seconds")),
     ("SURE", field("sure")),
 )
 _MEMBERS = (
@@ -62,7 +66,7 @@ def pool() -> None:
 @pass_connection
 def list_(connection: Connection, /, *, as_json: bool) -> None:
     """Pools in which anything waits, runs or serves. What waits and runs counts as the slots that it takes."""
-    listing(connection.client.pools(), _COLUMNS, as_json=as_json)
+    listing(connection.client.pools(), POOL_COLUMNS, as_json=as_json)
 
 
 @pool.command()

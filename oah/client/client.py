@@ -10,7 +10,8 @@ Runs:       submit, submit_many, run, runs, wait, stream, cancel, requeue, note,
 Inside:     steps, send_input, begin_step, end_step, report_progress, begin_wait, resume_run
 Terminals:  screen, attach
 Fleet:      workers, worker, cordon, uncordon, drain, cordon_pool, uncordon_pool, drain_pool,
-            restart_pool, rollouts, rollout, abort_rollout, wait_rollout, queue, pools, pool, pool_metric, recovery,
+            restart_pool, rollouts, rollout, abort_rollout, wait_rollout, queue, queue_session,
+            queue_faults, repair_queue, pools, pool, pool_metric, recovery,
             diagnosis, controller, agents
 Governance: pauses, pause, resume, caps, set_cap
 Tenancy:    workspaces, workspace, create_workspace, update_workspace, keys, create_key, revoke_key

@@ -47,7 +47,7 @@ class PoolCalls(Calls):
 
     def repair_queue(self, *, resync: bool = False) -> Iterator[Json]:
         """The same pages, each with what was put right. ``resync``: the broker is told once more of every session with
-        queued runs. Raises Conflict while the queues are being rebuilt."""
+        queued runs. Raises Unavailable while the queues are being rebuilt."""
         cursor: str | None = None
         while True:
             page = self._one("POST", "/v1/queue/repair", body=given(cursor=cursor, resync=resync or None))

@@ -44,3 +44,7 @@ class AuditStore(Protocol):
     def audit_rows(self, where: AuditFilter) -> Page[AuditRow]:
         """Newest first. Raises InvalidRequest for a cursor that is none."""
         ...
+
+    def note_action(self, by: str, action: str, subject: str, data: Mapping[str, Any]) -> None:
+        """What an operator did about the deployment, where no row of another table says so."""
+        ...

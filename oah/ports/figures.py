@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from oah.core.model.ids import WorkspaceId
+from oah.core.model.ids import SessionId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.run import RecoveryState
 
@@ -39,6 +39,10 @@ class FigureStore(Protocol):
 
     def lane_runs(self) -> Mapping[Lane, LaneRuns]:
         """By lane; those without any are missing. Its cost is that of the active runs, whatever the backlog."""
+        ...
+
+    def known_sessions(self, sessions: Sequence[SessionId]) -> set[SessionId]:
+        """Those of these that exist."""
         ...
 
     def recovery_figures(self, workspace_id: WorkspaceId | None) -> RecoveryFigures:

@@ -59,6 +59,7 @@ BODIES = {
     ("POST", "/v1/mailboxes/leases/extend"): {"holder": "ours"},
     ("POST", "/v1/mailboxes/leases/{lease_id}/nack"): {"delay_seconds": 0},
     ("POST", "/v1/workers/{worker_id}/drain"): {"stay": True},
+    ("POST", "/v1/queue/repair"): {"resync": True},
     ("POST", "/v1/pools/{pool}/drain"): {"stay": True},
     ("POST", "/v1/rollouts"): {"pool": "default"},
 }
@@ -200,7 +201,7 @@ GUARDED = (
     (r"\w+ /v1/keys", "admin"),
     (r"PUT /v1/caps", "admin"),
     (r"\w+ /v1/(pauses|caps)", "operate"),
-    (r"POST /v1/(workers|pools|rollouts)|\w+ /v1/queue/", "admin"),
+    (r"POST /v1/(workers|pools|rollouts)|\w+ /v1/queue/(faults|repair)", "admin"),
     (r"GET /v1/(workers|pools|rollouts|queue|controller|jobs|audit)", "operate"),
     (r"POST /v1/(jobs/|runs/requeue)", "operate"),
     (r"PATCH /v1/runs/|POST /v1/runs/\{run_id\}/requeue", "operate"),

@@ -64,7 +64,8 @@ def test_doctor_and_repair(fleet: Fleet) -> None:
     assert found.exit_code == 1
     assert sessions[1] in findings(found)["audit_no_place"]["message"]
     dry = json.loads(call("queue", "repair", "--direct", "--dry-run", "--json").stdout)
-    assert (dry["faults"], dry["repaired"], dry["left"]) == ({"no_place": [sessions[1]]}, [], 1)
+    found = {"no_place": [sessions[1]], "stray": [sessions[1]]}
+    assert (dry["faults"], dry["repaired"], dry["left"]) == (found, [], 1)
     repaired = call("queue", "repair", "--direct", "--json")
     assert repaired.exit_code == 0
     assert json.loads(repaired.stdout)["repaired"] == [sessions[1]]

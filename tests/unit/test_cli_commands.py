@@ -441,6 +441,62 @@ def test_pools(call: Oah) -> None:
     assert result.exit_code == 3
 
 
+def test_what_was_decided_about_sizes(call: Oah) -> None:
+    decision = {**DECISION, "pool": "gpu", "inputs": {"staying": 3, "ready": 0}, "detail": {"error": "quota"}}
+    routes = {"GET /v1/controller/decisions": {"items": [decision, decision], "next_cursor": None}}
+    result, api = call("controller", "decisions", "--pool", "gpu", "--limit", "1", routes=routes)
+    head, line = (each.split() for each in result.stdout.splitlines())
+    shown = dict(zip(head, line, strict=True))
+    assert (shown["FROM"], shown["TO"], shown["GOING"], shown["WHY"]) == ("3", "1", "worker-2", "quota")
+    assert "--limit shows more" in result.stderr
+    assert dict(api.asked[0].url.params) == {"pool": "gpu", "limit": "2"}
+    result, _ = call("controller", "decisions", "--json", routes=routes)
+    assert json.loads(result.stdout) == {"items": [decision, decision], "more": False}
+
+
+LANE = {"lane": "default/shell", "class": "interactive", "sessions": 3, "capped": 1, "oldest_seconds": 2.0}
+
+
+def test_the_queue_by_lane_and_pool(call: Oah) -> None:
+    routes = {"GET /v1/queue": {"readySessionCount": 3, "lanes": [LANE], "pools": [POOL]}}
+    result, _ = call("queue", "stats", routes=routes)
+    assert "default/shell  interactive  3" in result.stdout and "gpu" in result.stdout
+
+
+def test_the_queue_is_repaired_page_by_page(call: Oah) -> None:
+    def page(part: str, cursor: str | None, **more: Any) -> dict[str, Any]:
+        return {"part": part, "looked": 2, "faults": {}, "repaired": [], "next_cursor": cursor, **more}
+
+    pages = [
+        page("sessions", "sessions,b", faults={"no_place": ["a"]}, repaired=["a"]),
+        page("owners", "ready,", faults={"stale_owner": ["c"]}),
+        page("ready", None, faults={"stray": ["a"], "torn": ["d"]}, repaired=["a", "d"]),
+    ]
+
+    def serve(request: httpx.Request) -> httpx.Response:
+        given = request.url.params.get("cursor") or json.loads(request.content or b"{}").get("cursor")
+        return httpx.Response(200, json=pages[[None, "sessions,b", "ready,"].index(given)])
+
+    routes = {"POST /v1/queue/repair": serve, "GET /v1/queue/faults": serve}
+    result, _ = call("queue", "repair", "--json", routes=routes)
+    assert (result.exit_code, json.loads(result.stdout)) == (
+        1,
+        {
+            "queued_sessions": 2,
+            "owners": 2,
+            "entries": 2,
+            "faults": {"no_place": ["a"], "stale_owner": ["c"], "stray": ["a"], "torn": ["d"]},
+            "repaired": ["a", "d"],
+            "left": 1,
+        },
+    )
+    result, api = call("queue", "repair", "--resync", routes=routes)
+    assert result.stdout.endswith("repaired 2, left 1\n") and "1 owner(s) are stale" in result.stdout
+    assert api.body()["resync"] is True
+    result, _ = call("queue", "repair", "--dry-run", routes=routes)
+    assert result.exit_code == 1
+
+
 def test_workspaces_and_agents(call: Oah) -> None:
     routes = {
         "GET /v1/workspaces": {"items": [{"id": "default", "name": "default"}], "next_cursor": None},

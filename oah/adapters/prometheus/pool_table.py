@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oah.adapters.prometheus.metric import gauge, of
+from oah.adapters.prometheus.metric import counter, gauge, of
 
 CLASS = of("interactive", "subagent", "background")
 QUANTILE = of("0.5", "0.95")
@@ -26,6 +26,11 @@ POOLS = (
         "How long the runs started in the last five minutes had waited, within 5 % (leader)",
         pool=None,
         quantile=QUANTILE,
+    ),
+    counter(
+        "oah_queue_repairs_total",
+        "Sessions whose place in the ready queue was put right, or entries that nothing confirmed",
+        by=of("leader", "operator"),
     ),
     gauge("oah_queue_wait_seconds", "The same by class, of all pools (leader)", class_=CLASS, quantile=QUANTILE),
 )

@@ -62,6 +62,11 @@ class Audits(Aggregate):
             rows = connection.execute(statement.order_by(audit.c.id.desc()).limit(limit + 1)).all()
         return Page(tuple(map(_row, rows[:limit])), str(rows[limit - 1].id) if len(rows) > limit else None)
 
+    def note_action(self, by: str, action: str, subject: str, data: Mapping[str, Any]) -> None:
+        """A row of its own."""
+        with self._database.write() as connection:
+            record(connection, [entry(by, action, subject, data)])
+
 
 def _row(row: Any) -> AuditRow:
     return AuditRow(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, Connection, case, delete, distinct, exists, func, insert, select, text
@@ -12,12 +13,14 @@ from oah.adapters.sql.columns import MICROSECOND, age_us
 from oah.adapters.sql.owners import ACTIVE
 from oah.adapters.sql.rows import required as moment
 from oah.adapters.sql.tables import RECOVERED, runs, session_owners, sessions, workspace_counters
-from oah.core.model.ids import WorkspaceId
+from oah.core.model.ids import SessionId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.run import RecoveryState, RunStatus
 from oah.ports.figures import LaneRuns, RecoveryFigures
 from oah.ports.store import StoreCounts
 
+AT_ONCE = 500
+_SESSIONS = sessions
 LANE_RUNS = (
     select(sessions.c.pool, sessions.c.agent, runs.c.status, func.count())
     .select_from(runs.join(sessions, sessions.c.id == runs.c.session_id))
@@ -80,6 +83,15 @@ class Counts(Aggregate):
         return {
             lane: LaneRuns(counts[RunStatus.RUNNING], counts[RunStatus.WAITING_TOOL]) for lane, counts in found.items()
         }
+
+    def known_sessions(self, sessions: Sequence[SessionId]) -> set[SessionId]:
+        """By the primary key, some at a time."""
+        known: set[SessionId] = set()
+        with self._database.read() as connection:
+            for begin in range(0, len(sessions), AT_ONCE):
+                chosen = select(_SESSIONS.c.id).where(_SESSIONS.c.id.in_(sessions[begin : begin + AT_ONCE]))
+                known |= {SessionId(row[0]) for row in connection.execute(chosen)}
+        return known
 
     def recovery_figures(self, workspace_id: WorkspaceId | None) -> RecoveryFigures:
         """By the index of the runs that recovery met: one group for each state and reason."""
