@@ -337,3 +337,21 @@ def test_a_full_worker_that_may_open_slots_listens_on_and_opens_them_at_the_firs
     pool.resize(1)
     claimer.hint()
     assert told == [1], "first what is idle"
+
+
+def test_warm_agents_give_up_their_memory_one_after_another_when_it_is_short() -> None:
+    """A worker under pressure would wait for ever for memory that its own idle agents use."""
+    store = Scripted(drop_owner=[[AfterRun(True, None)]], queued_sessions_of=[[]])
+    desk = Desk(store=store)
+    other, second = SessionId("ses_2"), WarmAgent()
+    desk.table.answered(U, [Claimed(other, U, False, ReadyClass.INTERACTIVE)], sent_at=desk.clock.seconds)
+    desk.table.started(started(other, U), U, begun_at=desk.clock.seconds)
+    desk.table.parked(other, U)
+    desk.parked.put(other, U, second)
+    short = SimpleNamespace(short_of_memory=False)
+    desk.keeper.elastic = short  # type: ignore[assignment]
+    closed = []
+    for short.short_of_memory in (False, True, False, True, True):
+        desk.keeper()
+        closed.append((desk.agent.closed, second.closed))
+    assert closed == [(0, 0), (1, 0), (1, 0), (1, 1), (1, 1)], "the longest idle first"

@@ -157,3 +157,19 @@ def test_the_ear_listens_again_when_an_outcome_that_bounded_the_claims_is_settle
     of._ear.deaf = True
     of._settler.settled()
     assert redis.called("look") == int(not cordoned)
+
+
+def test_pressure_is_told_to_all_who_take_something() -> None:
+    """The registry at once, the claimer, and the keeper: sessions that are called here go on elsewhere."""
+    of, redis = worker(Scripted())
+    of.elastic.pressed(under=True)
+    assert (of._claimer.wanted(), of._keeper.taking(), of._heartbeat_loop._bell.is_set()) == (0, False, True)
+    of._heartbeat_loop._bell.clear()
+    of._ear.deaf = True
+    of.elastic.pressed(under=False)
+    assert (of._claimer.wanted(), of._keeper.taking(), of._heartbeat_loop._bell.is_set()) == (2, True, True)
+    assert redis.called("look") == 1, "the ear listens for work again"
+    of._intake.cordon(cordoned=True)
+    of.elastic.pressed(under=True)
+    of.elastic.pressed(under=False)
+    assert (of._claimer.wanted(), of._intake.cordoned) == (0, True), "each is its own"
