@@ -22,15 +22,6 @@ from oah.settings import PoolScaleSettings, Settings
 def scale_fleets(kit: Kit, *, trust: timedelta) -> list[ScaleFleet]:
     """One for each pool. ``trust``: for how long what has vanished is not believed to be gone. Raises
     InvalidRequest."""
-    section = kit.settings.scale
-    pools = section.pools or {section.pool: PoolScaleSettings()}
-    named = [pool for pool, own in pools.items() if own.workload or own.selector]
-    if section.target == "kubernetes" and len(pools) > max(1, len(named)):
-        raise InvalidRequest(
-            "several pools, and not each with a workload of its own",
-            code="invalid_settings",
-            hint="[scale.pools.NAME] workload = …",
-        )
     return [
         ScaleFleet(
             store=kit.store,
@@ -43,8 +34,22 @@ def scale_fleets(kit: Kit, *, trust: timedelta) -> list[ScaleFleet]:
             telemetry=kit.telemetry,
             holder=kit.holder,
         )
-        for pool, own in pools.items()
+        for pool, own in scaled_pools(kit.settings).items()
     ]
+
+
+def scaled_pools(settings: Settings) -> dict[str, PoolScaleSettings]:
+    """By name. Raises InvalidRequest."""
+    section = settings.scale
+    pools = section.pools or {section.pool: PoolScaleSettings()}
+    named = [pool for pool, own in pools.items() if own.workload or own.selector]
+    if section.target == "kubernetes" and len(pools) > max(1, len(named)):
+        raise InvalidRequest(
+            "several pools, and not each with a workload of its own",
+            code="invalid_settings",
+            hint="[scale.pools.NAME] workload = …",
+        )
+    return pools
 
 
 def scale_target(settings: Settings, pool: str, own: PoolScaleSettings) -> ScaleTarget | None:
