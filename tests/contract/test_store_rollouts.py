@@ -10,6 +10,7 @@ import pytest
 from oah.core.model.drain import AtDeadline, Drain, drain_from
 from oah.core.model.ids import WorkerId
 from oah.core.model.rollout import Member, Rollout, RolloutRules, RolloutState, Stage
+from oah.core.policy.retention import Aged
 from oah.errors import Conflict, InvalidRequest, NotFound
 from oah.ports.commands import CommandKind
 from oah.ports.rollouts import Order
@@ -76,6 +77,15 @@ def test_of_two_leaders_one_moves_it_and_only_its_commands_are_given(clerk: Cler
     [drain], [cordon] = clerk.store.take_commands(W2), clerk.store.take_commands(W1)
     assert (drain.kind, drain_from(drain.data), drain.by) == (CommandKind.DRAIN, RULES.drain, "leader-1")
     assert cordon.kind is CommandKind.CORDON
+
+
+def test_only_one_that_has_ended_ages_out(clerk: Clerk) -> None:
+    begin(clerk)
+    assert clerk.store.prune(Aged.ROLLOUTS, timedelta(0), after=None, limit=10).count == 0
+    clerk.store.save_rollout(replace(clerk.store.rollout("ro_1"), state=RolloutState.COMPLETED), [], by="leader")
+    assert clerk.store.prune(Aged.ROLLOUTS, timedelta(days=1), after=None, limit=10).count == 0
+    assert clerk.store.prune(Aged.ROLLOUTS, timedelta(0), after=None, limit=10).count == 1
+    assert clerk.store.rollouts().items == ()
 
 
 def test_its_end_is_final_and_written_down(clerk: Clerk) -> None:

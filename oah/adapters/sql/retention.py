@@ -17,7 +17,7 @@ from sqlalchemy.sql.elements import TextClause
 
 from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.columns import MICROSECOND, later, now
-from oah.adapters.sql.fleet_tables import OPEN_DECISION, scale_decisions
+from oah.adapters.sql.fleet_tables import OPEN_DECISION, rollouts, scale_decisions
 from oah.adapters.sql.governance_tables import DEAD, audit, dead_letters, job_items, jobs, webhook_deliveries
 from oah.adapters.sql.mail_tables import agent_messages, mailboxes, messages
 from oah.adapters.sql.tables import (
@@ -92,6 +92,7 @@ TABLES: Mapping[Aged, ByAge] = {
     Aged.SESSIONS: ByAge(sessions, "closed_at", among=text("state = 'closed'"), may_go=_session_is_empty),
     Aged.AUDIT: ByAge(audit, "at"),
     Aged.JOBS: ByAge(jobs, "created_at", may_go=_over(jobs)),
+    Aged.ROLLOUTS: ByAge(rollouts, "created_at", may_go=_over(rollouts)),
     Aged.WEBHOOK_DELIVERIES: ByAge(webhook_deliveries, "created_at", may_go=_over(webhook_deliveries)),
     Aged.COMMANDS: ByAge(worker_commands, "at"),
     Aged.WORKERS: ByAge(workers, "started_at", may_go=_owns_nothing),

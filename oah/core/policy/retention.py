@@ -33,6 +33,7 @@ class Aged(StrEnum):
     SESSIONS = "sessions"
     AUDIT = "audit"
     JOBS = "jobs"
+    ROLLOUTS = "rollouts"
     WEBHOOK_DELIVERIES = "webhook_deliveries"
     COMMANDS = "commands"
     WORKERS = "workers"
@@ -81,6 +82,7 @@ def plan(rules: Rules) -> tuple[Due, ...]:
         Aged.SESSIONS: runs,
         Aged.AUDIT: rules.audit,
         Aged.JOBS: rules.jobs,
+        Aged.ROLLOUTS: rules.jobs,
         Aged.WEBHOOK_DELIVERIES: rules.webhook_deliveries,
         Aged.COMMANDS: rules.workers,
         Aged.WORKERS: rules.workers,
