@@ -122,12 +122,25 @@ def judge_fleet(workers: list[dict[str, Any]]) -> Iterator[Finding]:
     elif not taking:
         yield bad("workers", f"all {len(workers)} workers are cordoned or draining: runs wait", "oah worker uncordon")
     else:
-        slots = sum(int(worker.get("slots") or 0) for worker in taking)
-        yield ok("workers", f"{len(taking)} of {len(workers)} take runs, {slots} slots")
+        yield from _judge_room(taking, len(workers))
     versions = Counter(str(worker.get("version")) for worker in workers)
     if set(versions) - {__version__}:
         found = ", ".join(f"{count} of {version}" for version, count in sorted(versions.items()))
         yield warn("versions", f"workers of other releases: {found}; this is {__version__}", "oah rollout restart POOL")
+
+
+def _judge_room(taking: list[dict[str, Any]], workers: int) -> Iterator[Finding]:
+    """Slots of those that take runs, and whose machines are short of something."""
+    short = [worker for worker in taking if worker.get("pressure")]
+    calm = [worker for worker in taking if not worker.get("pressure")]
+    slots = sum(int(worker.get("slots_max") or worker.get("slots") or 0) for worker in calm)
+    if calm:
+        yield ok("workers", f"{len(calm)} of {workers} take runs, {slots} slots")
+    if short:
+        resources = sorted({str(each) for worker in short for each in worker["pressure"]})
+        words = f"{len(short)} of {workers} workers take nothing, short of {', '.join(resources)}"
+        hint = "see oah worker list; more machines, fewer slots, or other thresholds (OAH_WORKER__PRESSURE__…)"
+        yield warn("pressure", words, hint) if calm else bad("pressure", f"{words}: runs wait", hint)
 
 
 def judge_leader(controller: dict[str, Any]) -> Iterator[Finding]:

@@ -35,7 +35,8 @@ def api_run(ctx: click.Context, /, *, api_only: bool, **options: Any) -> None:
 
 
 @click.command("run", cls=Process)
-@click.option("--slots", type=click.IntRange(1, 512), help="Runs at once.")
+@click.option("--slots", type=click.IntRange(1, 512), help="Runs at once, at most.")
+@click.option("--slots-min", type=click.IntRange(1, 512), help="Slots that are always open; more open when needed.")
 @click.option("--pool", help="The pool whose lanes it serves.")
 @click.option("--name", help="Its name on this host; the host's name when nothing says otherwise.")
 @click.pass_context

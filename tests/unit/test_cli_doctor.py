@@ -124,6 +124,9 @@ def test_the_fleet() -> None:
     assert not _bad(judge_fleet([worker]))
     assert [level for level, _ in _bad(judge_fleet([]))] == ["error"]
     assert [level for level, _ in _bad(judge_fleet([{**worker, "cordoned": True}]))] == ["error"]
+    short = {**worker, "pressure": ["memory"]}
+    assert [level for level, _ in _bad(judge_fleet([worker, short]))] == ["warning"]
+    assert [level for level, _ in _bad(judge_fleet([short, {**short, "pressure": ["disk"]}]))] == ["error"]
     [(level, words)] = _bad(judge_fleet([worker, {**worker, "version": "0.0.9"}, worker]))
     assert level == "warning" and "1 of 0.0.9, 2 of 0.1.0" in words
     assert not _bad(judge_leader({"leader": "c.1"}))
