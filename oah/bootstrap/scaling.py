@@ -68,7 +68,7 @@ def scale_rules(settings: Settings, pool: str, own: PoolScaleSettings) -> ScaleR
     """The section's, with what is different for the pool."""
     section = settings.scale
     said = {name: value for name, value in own.model_dump().items() if value is not None}
-    slots = settings.worker.slots
+    slots = own.slots or settings.worker.slots
 
     def either(name: str) -> Any:
         return said.get(name, getattr(section, name))

@@ -16,6 +16,8 @@ class PoolScaleSettings(Section):
 
     minimum: int | None = Field(default=None, ge=0)
     maximum: int | None = Field(default=None, ge=0)
+    slots: int | None = Field(default=None, ge=1)
+    """Of each of its workers; None: ``worker.slots``."""
     per_worker: int | None = Field(default=None, ge=1)
     target_wait_seconds: float | None = Field(default=None, gt=0)
     drain_seconds: float | None = Field(default=None, gt=0)

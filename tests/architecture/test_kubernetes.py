@@ -263,6 +263,9 @@ class TestTogether:
         (binding,) = by_name(documents, "RoleBinding").values()
         accounts = by_name(documents, "ServiceAccount")
         assert binding["subjects"][0]["name"] in accounts
+        for pool, own in found.scale.pools.items():
+            workers = next(each for _, _, each in containers(documents) if _serves(documents, each, pool))
+            assert own.slots == settings(documents, workers).worker.slots
         for workload in wanted:
             assert workload.name in by_name(documents, str(workload.kind))
 
@@ -328,6 +331,10 @@ def _selected(document: Document) -> dict[str, str] | None:
             return document["spec"]["podSelector"]["matchLabels"]
         case _:
             return None
+
+
+def _serves(documents: list[Document], container: Document, pool: str) -> bool:
+    return container["name"] == "worker" and environment(documents, container)["OAH_WORKER__POOL"] == pool
 
 
 def _processes(documents: list[Document]) -> dict[str, tuple[Document, Document]]:

@@ -27,6 +27,8 @@ def test_a_unit_carries_what_a_worker_has_slots_for() -> None:
     assert (rules.scaling.per_unit, rules.scaling.slots_per_unit) == (4, 4)
     rules = scale_rules(Settings(worker={"slots": 4}, scale={"per_worker": 2}), "default", SAME)
     assert (rules.scaling.per_unit, rules.scaling.slots_per_unit) == (2, 4)
+    rules = scale_rules(Settings(worker={"slots": 4}), "gpu", PoolScaleSettings(slots=1))
+    assert (rules.scaling.per_unit, rules.scaling.slots_per_unit) == (1, 1)
     assert (rules.scaling.minimum, rules.scaling.maximum, rules.scaling.target_wait) == (1, 10, None)
 
 

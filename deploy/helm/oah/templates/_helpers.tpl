@@ -166,6 +166,7 @@ spec:
 {{- $one := dict "kind" $of.kind "workload" (include "oah.poolName" (dict "root" $root "pool" $pool)) -}}
 {{- $_ := set $one "minimum" (int64 $of.scaling.minimum) -}}
 {{- $_ := set $one "maximum" (int64 $of.scaling.maximum) -}}
+{{- $_ := set $one "slots" (int64 $of.slots) -}}
 {{- $_ := set $one "per_worker" (int64 (default $of.slots $of.scaling.perWorker)) -}}
 {{- with $of.scaling.targetWaitSeconds }}{{ $_ := set $one "target_wait_seconds" . }}{{ end -}}
 {{- with $of.scaling.drainSeconds }}{{ $_ := set $one "drain_seconds" . }}{{ end -}}
