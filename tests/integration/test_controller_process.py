@@ -1,6 +1,7 @@
 """The controller as a process part: real loops, real clocks, real leader leases."""
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,6 +21,8 @@ from oah.core.model.epoch import EpochState
 from oah.core.model.run import RunStatus
 from oah.core.model.session import Place
 from oah.core.policy.recovery import Override, Rules, Strategy
+from oah.errors import Unavailable
+from oah.ports.election import Election
 from oah.ports.telemetry import NullTelemetry
 from oah.runtime.component import Component
 from oah.runtime.group import Group
@@ -71,14 +74,14 @@ class Running:
             assert self.group.failure is None
 
 
-StartController = Callable[[World, str], Running]
+StartController = Callable[..., Running]
 
 
 @pytest.fixture
 def start_controller() -> Iterator[StartController]:
     with ExitStack() as stack:
 
-        def start(world: World, holder: str) -> Running:
+        def start(world: World, holder: str, election: Election | None = None) -> Running:
             clock, ids = SystemClock(), SystemIds()
             decisions = Decisions(clock)
             context = ControllerContext(
@@ -92,6 +95,7 @@ def start_controller() -> Iterator[StartController]:
                 holder=holder,
                 decisions=decisions,
                 endpoint=Endpoint("127.0.0.1", 0, lambda: (b"oah_leader 1\n", "text/plain")),
+                election=election,
             )
             components = create_controller(context)
             running = Running(Group(components, clock=clock), components, decisions)
@@ -126,6 +130,44 @@ def test_it_mints_relays_promotes_and_shows(make_world: MakeWorld, start_control
         "leader": "controller-a",
         "leads": True,
     }
+
+
+class Elsewhere:
+    """An election that is not the broker's."""
+
+    def __init__(self) -> None:
+        self.holder: str | None = None
+        self.away = False
+
+    def lead(self, holder: str, *, lease: timedelta) -> bool:
+        self.holder = self.holder or holder
+        return self.holder == holder
+
+    def resign(self, holder: str) -> None:
+        self.holder = None if self.holder == holder else self.holder
+
+    def leader(self) -> str | None:
+        if self.away:
+            raise Unavailable("no answer")
+        return self.holder
+
+
+@pytest.mark.parametrize("make_world", ["memory"], indirect=True)
+def test_an_election_elsewhere_decides_and_is_shown(make_world: MakeWorld, start_controller: StartController) -> None:
+    world, election = make_world(), Elsewhere()
+    election.holder = "another"
+    controller = start_controller(world, "controller-a", election)
+    assert json.loads(controller.page("/controller")[1])["leader"] == "another"
+    election.resign("another")
+    eventually(controller.leads, within=10, what="it leads")
+    assert (election.holder, world.broker.leader()) == ("controller-a", None)
+    assert controller.page("/readyz")[0] == 200
+    election.away = True
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        controller.page("/readyz")
+    assert json.loads(caught.value.read())["reasons"] == ["election: no answer"]
+    controller.stop()
+    assert election.holder is None
 
 
 @pytest.mark.parametrize("make_world", ["servers"], indirect=True)
