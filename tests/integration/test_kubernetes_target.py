@@ -323,12 +323,19 @@ def test_costs_of_others_are_left_alone(kube: KubeApi, cluster: Cluster) -> None
     assert kube.cost(a) == "-7"
 
 
-def test_a_deployment_that_is_rolled_out_grows_but_does_not_shrink(kube: KubeApi, cluster: Cluster) -> None:
+@pytest.mark.parametrize("sign", ["pods", "status", "generation"])
+def test_a_deployment_that_is_rolled_out_grows_but_does_not_shrink(kube: KubeApi, cluster: Cluster, sign: str) -> None:
     kube.workload("Deployment", "w", size=3, labels=LABELS)
     a, b, _ = kube.pods_of("w")
-    new = kube.get("pods", b)
-    new["metadata"]["labels"]["pod-template-hash"] = "9d4e"
+    document, new = kube.get("deployments", "w"), kube.get("pods", b)
+    if sign == "pods":
+        new["metadata"]["labels"]["pod-template-hash"] = "9d4e"
+    elif sign == "status":
+        document["status"]["updatedReplicas"] = 0
+    else:
+        document["metadata"]["generation"] += 1
     kube.put("pods", new)
+    kube.put("deployments", document)
     target = target_of(cluster)
     with pytest.raises(Unavailable) as caught:
         target.resize(target.read(), 2, victims=[a])

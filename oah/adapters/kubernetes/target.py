@@ -110,7 +110,7 @@ class KubernetesTarget:
         if workload.kind == "StatefulSet":
             _only(victims, [pod for pod in pods if pod.ordinal >= workload.first_ordinal + size])
             return
-        if len({pod.template for pod in pods}) > 1 or not workload.observed:
+        if len({pod.template for pod in pods}) > 1 or workload.rolling:
             raise Unavailable(
                 f"{workload.kind} {workload.name} is being rolled out: who goes cannot be chosen",
                 code="rollout_in_progress",

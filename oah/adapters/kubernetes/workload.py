@@ -70,6 +70,11 @@ class Workload:
         return self.count("observedGeneration") >= int(self.document["metadata"].get("generation") or 0)
 
     @property
+    def rolling(self) -> bool:
+        """Whether not all its pods are of its newest template, as far as its controller has told."""
+        return not self.observed or self.count("updatedReplicas") < self.count("replicas")
+
+    @property
     def _spec(self) -> Mapping[str, Any]:
         return self.document.get("spec") or {}
 
