@@ -281,6 +281,7 @@ def worker_document(worker: WorkerReport, *, sessions: bool) -> Document:
         "slots_max": worker.capacity,
         "busy": worker.busy,
         "weight": worker.taken,
+        "weights": dict(worker.weights),
         "pressure": list(worker.pressure),
         "parked": worker.parked,
         "profiles": list(worker.profiles),

@@ -42,7 +42,12 @@ class Ear(ThreadComponent):
 
     def undeafen(self) -> None:
         """A slot is idle again: listen for work as well (once per wait)."""
-        if not self.deaf or self._nudged.is_set():
+        if self.deaf:
+            self.nudge()
+
+    def nudge(self) -> None:
+        """What is to be listened to has changed: begin the wait anew (once per wait)."""
+        if self._nudged.is_set():
             return
         self._nudged.set()
         try:
@@ -75,6 +80,10 @@ class Ear(ThreadComponent):
         lanes = self._claimer.lanes()
         self.deaf = len(lanes) < len(self._context.all_lanes)
         kind = self._context.broker.wait(self._context.worker_id, lanes, timeout=self._timeout())
+        if kind is WakeKind.WORK and not self._claimer.takes:
+            # It takes nothing since a moment ago: the token is somebody else's, who would not hear of the work before
+            # the end of a wait.
+            self._context.broker.wake(lanes)
         if self.stopping.is_set():
             return
         if kind is WakeKind.LOOK:

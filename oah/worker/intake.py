@@ -31,16 +31,16 @@ class Intake:
     def cordon(self, *, cordoned: bool) -> None:
         """Take no new runs, or take them again."""
         self._claimer.cordoned = cordoned
-        self._tell()
+        self._turned()
 
     def press(self, *, under: bool) -> None:
         """The machine is under pressure, or no more."""
         self._claimer.pressed = under
-        self._tell()
+        self._turned()
 
     def opened(self) -> None:
         """There are more slots."""
-        self._tell()
+        self._turned()
 
     def freed(self) -> None:
         """A slot is idle again."""
@@ -52,7 +52,7 @@ class Intake:
         if self._ear.deaf and self._claimer.wanted() > 0:
             self._ear.undeafen()
 
-    def _tell(self) -> None:
+    def _turned(self) -> None:
         self._changed()
         self._claimer.hint()
-        self._ear.undeafen()
+        self._ear.nudge()
