@@ -30,7 +30,7 @@ class Draining:
         empty: Callable[[], bool],
         stop_claims: Callable[[], None],
         end_parked: Callable[[], None],
-        end_waiting: Callable[[AtDeadline], None],
+        end_waiting: Callable[[AtDeadline | None], None],
     ) -> None:
         self._context = context
         self._working = working
@@ -50,11 +50,17 @@ class Draining:
         return self._order is not None
 
     @property
-    def then(self) -> AtDeadline:
-        """What becomes of runs at its deadline, or by the worker's own settings."""
-        order = self._order
+    def said(self) -> AtDeadline | None:
+        """What somebody wants to become of runs that are not waited for. None: they are released, and those that wait
+        for a person are the recovery policy's."""
+        order, own = self._order, self._context.rules.drain_then
         said = None if order is None else order.then
-        return self._context.rules.drain_then if said is None else said
+        if said is None and own is AtDeadline.FAIL:
+            return own
+        return None if said is AtDeadline.WAIT else said
+
+    def _waits(self, order: Drain) -> bool:
+        return (self._context.rules.drain_then if order.then is None else order.then) is AtDeadline.WAIT
 
     def begin(self, order: Drain) -> None:
         """A later order takes the place of an earlier one; its deadline counts from now."""
@@ -80,18 +86,18 @@ class Draining:
                 self._context.on_drain()
             return
         deadline = self._context.rules.drain_grace if order.deadline is None else order.deadline
-        if self.then is not AtDeadline.WAIT and self._context.clock.monotonic() - begun >= deadline.total_seconds():
+        if not self._waits(order) and self._context.clock.monotonic() - begun >= deadline.total_seconds():
             self._stop_claims()
-            give_back(self._working(), self.then)
-            self._end_waiting(self.then)
+            give_back(self._working(), self.said)
+            self._end_waiting(self.said)
 
 
-def give_back(working: Sequence[Assignment], then: AtDeadline) -> None:
+def give_back(working: Sequence[Assignment], said: AtDeadline | None) -> None:
     """End the agents of what still runs, each once; what becomes of the run is its slot's to say."""
     for assignment in working:
         if assignment.give_back:
             continue
-        assignment.fails_drained = then is AtDeadline.FAIL
+        assignment.drained = said
         assignment.give_back = True
         end_soon(assignment.agent)
 

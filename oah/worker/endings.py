@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
+from oah.core.model.drain import AtDeadline
 from oah.core.model.ids import SessionId
 from oah.core.model.run import Outcome, RunError, RunStatus
 from oah.core.model.session import HoldReason
@@ -66,13 +67,13 @@ class Endings:
 
     def drained(self, assignment: Assignment, begun: float, kind: str, *, asked: bool) -> Ending:
         """Its turn was ended by a drain. ``asked``: in the middle of a question, with which a conversation cannot
-        move: the recovery policy decides."""
+        move: the recovery policy decides, unless whoever drains has said it."""
         self.killed("drain")
-        if assignment.fails_drained:
+        if assignment.drained is AtDeadline.FAIL:
             error = RunError("worker_drained", "its worker was drained, and the time given to its runs was over")
             outcome = Outcome(RunStatus.FAILED, error=error, agent=kind or "fresh")
             return Finished(Settlement(assignment.fence, outcome), assignment.ready_class, self.since(begun))
-        if asked:
+        if asked and assignment.drained is None:
             return Orphaned(assignment.fence, "worker_drained")
         return Returned(assignment.fence, assignment.ready_class)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from oah.core.model.drain import AtDeadline
 from oah.core.model.ids import ClaimToken, SessionId
 from oah.core.model.message import AgentMessage
 from oah.core.model.question import Question
@@ -42,8 +43,8 @@ class Assignment:
     begun_at: float | None = None
     """CLOCK_BOOTTIME before the start was sent."""
     give_back: bool = False
-    fails_drained: bool = False
-    """With ``give_back``: it fails instead of being released."""
+    drained: AtDeadline | None = None
+    """With ``give_back``: what somebody said of it. None: released, or the recovery policy decides while it asks."""
     lost: bool = False
     said: int = field(default=0)
     """Bytes of ``run.output`` text so far."""

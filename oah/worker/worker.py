@@ -241,12 +241,12 @@ class Worker(ThreadComponent):
         self._wait_idle(None)
         self._stop_claims()
         self._wait_until(lambda: not self._claimer.busy, CLAIMS_END)
-        then = self._drains.then
-        give_back(self._slots.working, then)
-        self._end_waiting(then)
+        said = self._drains.said
+        give_back(self._slots.working, said)
+        self._end_waiting(said)
         self._wait_idle(30.0)
         self._flush()
-        self._end_waiting(then)  # also of those whose last turn was recorded just now
+        self._end_waiting(said)  # also of those whose last turn was recorded just now
         self._end_parked()
         self._wait_idle(30.0)
         self._flush()
@@ -276,10 +276,11 @@ class Worker(ThreadComponent):
     def _stop_claims(self) -> None:
         self._claimer.stopped = True
 
-    def _end_waiting(self, then: AtDeadline) -> None:
-        """A conversation cannot move in the middle of a turn: what becomes of the run is the recovery policy's."""
+    def _end_waiting(self, said: AtDeadline | None) -> None:
+        """A conversation cannot move in the middle of a turn: unless somebody has said what becomes of the run, it is
+        the recovery policy's."""
         for assignment in self._waiting.all():
-            assignment.fails_drained = then is AtDeadline.FAIL
+            assignment.drained = said
             assignment.give_back = True
             self._waiting.end(assignment)
 

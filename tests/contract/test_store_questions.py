@@ -56,6 +56,19 @@ def test_a_question_parks_the_run_and_says_what_is_asked(clerk: Clerk) -> None:
     clerk.audit()
 
 
+def test_a_run_that_asks_can_be_released_and_asks_again(clerk: Clerk) -> None:
+    """Its worker was drained, and told to requeue: nothing is counted against it."""
+    fence, _ = ask(clerk)
+    [after] = clerk.store.release([fence])
+    assert after.applied and after.waiting is not None
+    run = clerk.run("a")
+    assert (run.status, run.attempt, run.recovery_attempts) == (RunStatus.QUEUED, 1, 0)
+    again = fence_of(clerk.start("s1"))
+    assert again.attempt == 2
+    [reply] = clerk.store.ask([asked(again, "k9")])
+    assert reply.number > 1 and clerk.store.waits_for([fence.run_id])[fence.run_id].number == reply.number
+
+
 def test_a_run_that_has_taken_all_its_steps_may_still_ask(clerk: Clerk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps.begin, "__kwdefaults__", {"most": 0})
     _, reply = ask(clerk)

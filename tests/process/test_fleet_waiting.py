@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -73,6 +74,47 @@ def wait_asked(arena: Arena, *runs: str, within: float = 30) -> None:
 
 def slots_busy(client: Client, name: str = "worker-1") -> int:
     return next(int(worker["busy"]) for worker in client.workers() if worker["name"] == name)
+
+
+TREE = """
+import os, sys
+from oah.client import Client
+from oah.client.inside import OwnRun
+
+depth = int(sys.argv[1])
+if depth > 1:
+    with OwnRun() as run, Client(os.environ["OAH_API_URL"], os.environ["TREE_KEY"]) as client:
+        env = {name: os.environ[name] for name in ("TREE_KEY", "TREE", "TREE_WS")}
+        session = client.create_session("exec", pool="killed", env=env, workspace=env["TREE_WS"])["id"]
+        child = client.submit(session, f"{sys.executable} {os.environ['TREE']} {depth - 1}", parent_run_id=run.run_id)
+        run.wait_for_children()
+        assert client.run(child["id"])["status"] == "completed"
+print("leaf" if depth == 1 else f"node {depth}")
+"""
+
+
+def test_trees_of_depth_three_on_as_many_slots_as_roots(arena: Arena, client: Client, tmp_path: Path) -> None:
+    """Each parent holds a slot only while it works: no deadlock, and never more than two at once."""
+    program = tmp_path / "tree.py"
+    program.write_text(TREE)
+    capped = client.create_workspace("trees", max_active_runs=2)["id"]
+    env = {"TREE_KEY": arena.fleet.key, "TREE": str(program), "TREE_WS": capped}
+    sessions = [arena.session("exec", pool="killed", env=env, workspace=capped) for _ in range(2)]
+    roots = [arena.submit(session, f"{sys.executable} {program} 3") for session in sessions]
+
+    def both_wait() -> bool:
+        shown = [client.run(root) for root in roots]
+        assert not any(run["error"] for run in shown), shown
+        return {(run["wait_reason"] or {}).get("code") for run in shown} == {"waiting_children"}
+
+    eventually(both_wait, within=40, what="both roots wait for their children")
+    for row in arena.wait_done(*roots, within=60):
+        assert (row["status"], row["attempt"], row["result"].strip()) == ("completed", 1, "node 3"), row
+        kinds = [event["type"] for event in arena.events(row["id"]) if event["type"] != "run.output"]
+        assert kinds == ["run.queued", "run.started", "run.waiting_tool", "run.resumed", "run.completed"]
+    below = arena.sql("SELECT class, status, attempt FROM runs WHERE parent_run_id IS NOT NULL")
+    assert [tuple(row.values()) for row in below] == [("subagent", "completed", 1)] * 4
+    eventually(lambda: slots_busy(client, "worker-2") == 0, within=15, what="every slot is back")
 
 
 def test_fifty_runs_wait_and_the_next_one_runs_at_once(arena: Arena, client: Client) -> None:
@@ -226,6 +268,22 @@ def test_a_lost_worker_loses_no_run_that_waits(arena: Arena, client: Client, str
     client.send_input(run, "1")
     (row,) = arena.wait_done(run, within=20)
     assert row["status"] == "completed"
+
+
+def test_a_drain_that_says_requeue_lets_a_run_ask_again_elsewhere(arena: Arena, client: Client) -> None:
+    if "worker-3" not in arena.fleet.pids:
+        arena.fleet.restart("worker-3")
+        arena.fleet.wait_workers()
+    run = ask(arena, pool="drained")
+    wait_asked(arena, run)
+    client.drain("worker-3", deadline_seconds=0, then="requeue")
+    assert arena.fleet.wait_exit("worker-3", within=30) == 0
+    arena.fleet.restart("worker-3")
+    arena.wait(lambda: client.run(run)["question"], run, within=40, what="asks again")
+    client.send_input(run, "1")
+    (row,) = arena.wait_done(run, within=20)
+    assert (row["status"], row["attempt"], row["recovery_attempts"]) == ("completed", 2, 0), arena.story(run)
+    assert [each["outcome"] for each in arena.attempts(run)] == ["released", "completed"]
 
 
 def test_a_drain_lets_people_answer_and_then_leaves_it_to_the_policy(arena: Arena, client: Client) -> None:

@@ -57,8 +57,8 @@ def test_runs_may_go_on_until_the_deadline_and_are_released_then() -> None:
     place.drains.begin(Drain(timedelta(seconds=5)))
     assert not place.after(4.9).give_back and place.said == []
     run = place.after(0.2)
-    assert run.give_back and not run.fails_drained
-    assert place.said == ["no claims", "waiting: requeue"]
+    assert run.give_back and run.drained is None
+    assert place.said == ["no claims", "waiting: None"]
     place.running.clear()
     place.drains()
     place.drains()
@@ -70,7 +70,7 @@ def test_what_is_not_said_is_as_the_settings_have_it() -> None:
     place.drains.begin(Drain())
     assert not place.after(0.9).give_back
     run = place.after(0.2)
-    assert run.give_back and run.fails_drained
+    assert run.give_back and run.drained is AtDeadline.FAIL
 
 
 def test_a_later_order_counts_from_its_own_beginning_and_takes_the_place_of_the_first() -> None:
@@ -98,7 +98,7 @@ def test_an_agent_is_ended_once() -> None:
     first, second = assignment(), assignment()
     give_back([first], AtDeadline.FAIL)
     give_back([first, second], AtDeadline.REQUEUE)
-    assert first.fails_drained and not second.fails_drained
+    assert (first.drained, second.drained) == (AtDeadline.FAIL, AtDeadline.REQUEUE)
 
 
 @pytest.mark.parametrize(("asked", "ending"), [(False, Returned), (True, Orphaned)])
@@ -107,7 +107,9 @@ def test_what_is_not_to_fail_is_released_or_decided_by_the_recovery_policy(*, as
     endings = Endings(parts, parked=None, cordon=lambda reason: None)  # type: ignore[arg-type]
     run = assignment()
     assert isinstance(endings.drained(run, 0.0, "warm", asked=asked), ending)
-    run.fails_drained = True
+    run.drained = AtDeadline.REQUEUE
+    assert isinstance(endings.drained(run, 0.0, "warm", asked=asked), Returned), "whoever drains has said it"
+    run.drained = AtDeadline.FAIL
     failed = endings.drained(run, 0.0, "warm", asked=asked)
     assert isinstance(failed, Finished)
     outcome = failed.settlement.outcome

@@ -15,7 +15,8 @@ class AtDeadline(StrEnum):
     WAIT = "wait"
     """They may take as long as they need: the deadline is only told."""
     REQUEUE = "requeue"
-    """Their agents end, and they are back at the head of their session's queue. Nothing is counted against them."""
+    """Their agents end, and they are back at the head of their session's queue. Nothing is counted against them.
+    Said by somebody, and not only by the settings, it is also for those that wait for a person."""
     FAIL = "fail"
     """Their agents end, and they fail with ``worker_drained``."""
 
