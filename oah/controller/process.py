@@ -50,6 +50,7 @@ from oah.services.rollouts import DriveRollouts
 from oah.services.scale import ScaleFleet
 from oah.services.signals import PoolSignals
 from oah.services.sweep import SweepLeases
+from oah.services.tend_ready import TendReady
 from oah.services.wake import TellAgents, TendMessages
 
 
@@ -106,6 +107,7 @@ class Services:
     children: CancelChildren
     measure: MeasureQueues
     pools: MeasurePools
+    ready: TendReady
     jobs: MeasureJobs
     promote: PromoteRuns
     relay: RelayRuns
@@ -132,6 +134,8 @@ class Services:
             Duty("look_again", rules.look_again_every, lambda: self.reconcile.look_again(epoch())),
             Duty("audit", rules.audit_every, lambda: self.audit(epoch(), self.going_on)),
             Duty("reconcile", rules.reconcile_every, lambda: self.reconcile.look(epoch(), self.going_on)),
+            Duty("ready_again", rules.look_again_every, self.ready.look_again),
+            Duty("ready", rules.reconcile_every, self.ready.look),
             Duty("caps", rules.reconcile_every, lambda: self.caps(epoch())),
             Duty("children", rules.look_again_every, lambda: self.children(epoch(), self.going_on)),
             Duty("messages", rules.mail_every, lambda: self.messages(epoch())),
@@ -167,6 +171,7 @@ def create_services(context: ControllerContext, *, going_on: Callable[[], bool] 
         forget=ForgetWorkers(store, broker, telemetry),
         children=CancelChildren(store, broker),
         measure=MeasureQueues(store, broker, telemetry, rules.lease, context.clock),
+        ready=TendReady(store, broker, context.clock, telemetry, decisions, rules.lease),
         pools=MeasurePools(
             telemetry, PoolSignals(store, broker, context.clock, trust=rules.lease, weigh=context.weigh)
         ),
@@ -235,6 +240,7 @@ class _Leading:
         """A new leader knows no clock and owes every duty."""
         self.services.clocks.begin()
         self.services.letters.begin()
+        self.services.ready.restart()
         for each in self._context.scaling:
             each.begin()
         self._rota.restart()

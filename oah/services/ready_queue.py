@@ -69,6 +69,16 @@ class _Found:
             self.faults.setdefault(fault, set()).add(session)
 
 
+@dataclass(frozen=True, slots=True)
+class Doubts:
+    """What one look found."""
+
+    epoch: EpochId
+    where: _Where
+    limit: int
+    found: _Found
+
+
 class ReadyQueue:
     """Raises Unavailable, EpochMismatch (a rebuild began meanwhile), NotFound (no leader has ever run)."""
 
@@ -81,20 +91,30 @@ class ReadyQueue:
 
     def look(self, cursor: str | None = None, *, limit: int = PAGE) -> Look:
         """A page of the walk, both looks. Raises InvalidRequest for a cursor that is none."""
-        where = _parse(cursor)
-        epoch = self.epoch()
-        found = self._once(epoch, where, limit)
-        if found.faults:
+        doubts = self.begin(cursor, limit=limit)
+        if doubts.found.faults:
             self._pause(SECOND_LOOK)
-            again = self._once(epoch, where, limit, again=found)
-            found.faults = {fault: names & again.faults.get(fault, set()) for fault, names in found.faults.items()}
-            found.strays = [entry for entry in again.strays if entry in set(found.strays)]
+        return self.confirm(doubts)
+
+    def begin(self, cursor: str | None = None, *, limit: int = PAGE) -> Doubts:
+        """The first look at a page."""
+        where, epoch = _parse(cursor), self.epoch()
+        return Doubts(epoch, where, limit, self._once(epoch, where, limit))
+
+    def confirm(self, doubts: Doubts) -> Look:
+        """The second, where there is anything to be seen."""
+        found = doubts.found
+        faults, strays = found.faults, found.strays
+        if faults:
+            again = self._once(doubts.epoch, doubts.where, doubts.limit, again=found)
+            faults = {fault: names & again.faults.get(fault, set()) for fault, names in faults.items()}
+            strays = [entry for entry in again.strays if entry in set(strays)]
         return Look(
-            epoch=epoch,
-            part=where.part,
+            epoch=doubts.epoch,
+            part=doubts.where.part,
             looked=found.looked,
-            faults={fault: tuple(sorted(names)) for fault, names in found.faults.items() if names},
-            strays=tuple(found.strays),
+            faults={fault: tuple(sorted(names)) for fault, names in faults.items() if names},
+            strays=tuple(strays),
             next_cursor=None if found.after is None else _written(found.after),
         )
 

@@ -7,14 +7,18 @@ from datetime import timedelta
 
 import pytest
 
+from oah.adapters.prometheus.telemetry import PrometheusTelemetry
 from oah.core.model.ids import SessionId
 from oah.core.model.session import HoldReason, Place
 from oah.core.model.workspace import DEFAULT_WORKSPACE
 from oah.core.policy.ready_faults import Fault
 from oah.errors import InvalidRequest, NotFound
 from oah.ports.broker import Target
+from oah.services.decisions import Decisions
 from oah.services.ready_queue import Look, ReadyQueue
+from oah.services.tend_ready import TendReady
 from tests.support.broker_desk import LANE, Desk
+from tests.support.clock import StillClock
 from tests.support.store_clerk import Clerk
 
 LEASE = timedelta(seconds=6)
@@ -159,6 +163,25 @@ def test_the_broker_is_told_of_everything_once_more(scene: Scene) -> None:
             break
     assert told == 5
     assert scene.faults() == {}
+
+
+def test_the_leader_tends_the_sets_page_by_page(scene: Scene) -> None:
+    clock, telemetry = StillClock(), PrometheusTelemetry(process="test", version="1")
+    tend = TendReady(scene.clerk.store, scene.desk.broker, clock, telemetry, Decisions(clock), LEASE, page=2)
+    scene.session("good")
+    scene.session("lost", heard=False)
+    scene.session("empty", runs=0)
+    scene.hear("nobodys")
+    scene.desk.client.zadd(SINCE, {"stray": 1})
+    mended = 0
+    for _ in range(12):
+        tend.look()
+        assert tend.look_again() == 0, "two seconds have not passed"
+        clock.seconds += 2
+        mended += tend.look_again()
+    assert mended == 3
+    assert scene.faults() == {Fault.NO_PLACE: ["lost"]}, "that one is reconcile's"
+    assert telemetry.value("oah_queue_repairs_total", by="leader") == 3
 
 
 def test_a_cursor_that_is_none(scene: Scene) -> None:
