@@ -113,7 +113,8 @@ class RunBody(Body):
     """POST /sessions/{id}/runs"""
 
     input: str
-    run_class: RunClass = Field(default=RunClass.INTERACTIVE, alias="class")
+    run_class: RunClass | None = Field(default=None, alias="class")
+    """None: interactive, subagent for a child."""
     delay_seconds: Number | None = None
     run_at: AwareDatetime | None = None
     timeout_seconds: Number | None = None
@@ -139,7 +140,7 @@ class RunBody(Body):
         return Asked(
             session_id=SessionId(session_id),
             input=self.input,
-            run_class=self.run_class,
+            run_class=self.run_class or (RunClass.INTERACTIVE if self.parent_run_id is None else RunClass.SUBAGENT),
             delay_seconds=self.delay_seconds,
             run_at=self.run_at,
             timeout_seconds=self.timeout_seconds,
@@ -229,7 +230,7 @@ class WorkspaceBody(Body):
 
 
 class WorkspaceChanges(Body):
-    """PATCH /workspaces/{id}; what is absent stays, null lifts a cap or a rate, or leaves recovery to the deployment."""
+    """PATCH /workspaces/{id}; what is absent stays, null lifts a cap or a rate or leaves recovery to the deployment."""
 
     weight: int = 1
     max_active_runs: int | None = None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from oah.cli.arguments import read_text
+from oah.cli.arguments import DURATION, read_text
 from oah.cli.connection import Connection, pass_connection
 from oah.cli.output import Document, cell, emit_json, field, json_option, listing
+from oah.client import OwnRun
 from oah.errors import Conflict
 
 
@@ -67,6 +68,17 @@ def question_lines(question: Document) -> list[str]:
     if question.get("free"):
         choices.append("  or any text")
     return [*lines, "", f"{said}{until}{', answered' if question.get('answered') else ''}", *choices]
+
+
+@click.command("wait-children")
+@click.option("--timeout", type=DURATION, help="End this run (wait_timeout) when they take longer.")
+def wait_children(*, timeout: float | None) -> None:
+    """Inside a run: wait until the runs that it has started (with --parent, parent_run_id) have ended.
+
+    The slot of the run is free meanwhile, so that they can have it.
+    """
+    with OwnRun() as run:
+        run.wait_for_children(timeout=timeout)
 
 
 @click.command()

@@ -12,7 +12,7 @@ from oah.cli.arguments import DURATION, given, limit_option, read_text, workspac
 from oah.cli.attach import attach_run
 from oah.cli.connection import Connection, pass_connection
 from oah.cli.failures import Exit, complain
-from oah.cli.inside import give_input, question_lines, steps
+from oah.cli.inside import give_input, question_lines, steps, wait_children
 from oah.cli.output import Document, age, cell, emit_json, field, json_option, listing, showing, write_text
 from oah.cli.stops import cancel, steer
 
@@ -52,6 +52,7 @@ run.add_command(cancel)
 run.add_command(steer)
 run.add_command(give_input)
 run.add_command(steps)
+run.add_command(wait_children)
 run.add_command(attach_run)
 
 
@@ -73,6 +74,7 @@ run.add_command(attach_run)
 @click.option("--retry-factor", type=click.FloatRange(1, 1_000), help="By how much the pause grows instead.")
 @click.option("--retry-max", type=DURATION, help="No pause is longer.")
 @click.option("--retry-on", multiple=True, metavar="CODE", help="Only after this error; repeatable.")
+@click.option("--parent", "parent_run_id", metavar="RUN", help="The run that starts it; its class is subagent then.")
 @click.option("--priority", type=click.IntRange(-100, 100), help="Higher ones first, within class and workspace.")
 @click.option("--order", type=click.Choice(ORDERS), help="While it waits: hold the session (strict) or go on.")
 @click.option("--command", is_flag=True, help="TEXT may be a command of the agent's program, like /compact.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,6 +14,9 @@ from oah.client.calls import Calls, given, part, seconds
 from oah.client.mailboxes import MailboxCalls
 from oah.client.transport import Json, Transport
 from oah.errors import InvalidRequest
+
+LOOK_EVERY = 0.5
+"""Seconds between two looks at whether a run still waits for its children."""
 
 
 class InsideCalls(Calls):
@@ -43,9 +47,17 @@ class InsideCalls(Calls):
         """A sign of life, for the idle time-out, and an event unless the last was a moment ago."""
         return self._one("POST", f"/v1/runs/{part(run_id)}/progress", body=given(text=text, percent=percent))
 
-    def begin_wait(self, run_id: str, reason: str, *, timeout: timedelta | float | None = None) -> Json:
-        """The run waits for a person or for something outside (``waiting_tool``)."""
-        body = given(reason=reason, timeout_seconds=seconds(timeout))
+    def begin_wait(
+        self,
+        run_id: str,
+        reason: str | None = None,
+        *,
+        timeout: timedelta | float | None = None,
+        children: bool = False,
+    ) -> Json:
+        """The run waits for a person or for something outside (``waiting_tool``); ``children``: for its child runs,
+        without a slot, and not at all where none of them lives."""
+        body = given(reason=reason, timeout_seconds=seconds(timeout), children=children or None)
         return self._one("POST", f"/v1/runs/{part(run_id)}/wait", body=body)
 
     def resume_run(self, run_id: str) -> Json:
@@ -139,6 +151,12 @@ class OwnRun:
     def wait(self, reason: str, *, timeout: timedelta | float | None = None) -> None:
         """The run waits from now on; whoever answers (``send_input``) types into this program's terminal."""
         self._calls.begin_wait(self.run_id, reason, timeout=timeout)
+
+    def wait_for_children(self, *, timeout: timedelta | float | None = None) -> None:
+        """Returns when no run with this one as its parent lives any more and this run has a slot again; its slot is
+        free meanwhile. ``timeout``: after it the run ends (``wait_timeout``)."""
+        while self._calls.begin_wait(self.run_id, timeout=timeout, children=True)["status"] == "waiting_tool":
+            time.sleep(LOOK_EVERY)
 
     def resume(self) -> None:
         """What it waited for came otherwise."""

@@ -24,6 +24,10 @@ class ChildrenStore(Protocol):
         """Runs with live children that nobody has asked to stop yet, in the order of their ids, from ``after`` on."""
         ...
 
+    def with_live_children(self, runs: Sequence[RunId]) -> set[RunId]:
+        """Those of the runs of which a child is queued or active, by index."""
+        ...
+
     def children_to_cancel(self, parents: Sequence[RunId], *, limit: int) -> list[Child]:
         """Live children, not asked to stop yet, of those parents that ended cancelled or are asked to be.
 

@@ -25,6 +25,8 @@ class CommandKind(StrEnum):
     """Say ``data.text`` to the agent of a run that waits for it; then the run goes on."""
     CLOSE = "close"
     """The session ``data.session_id`` takes no more runs: its warm agent has nothing to wait for."""
+    LEND = "lend"
+    """Its run waits for its children (``data.number``: of the wait): the slot is free meanwhile."""
     KILL = "kill"
     """Of a run that is asked to stop: kill its agent ``data.after_ms`` after the worker heard of it, if need be."""
 

@@ -110,8 +110,11 @@ class StepStore(Protocol):
         """A sign of life, and a ``run.progress`` event unless the last was a moment ago. Raises as ``begin_step``."""
         ...
 
-    def wait_run(self, inside: Inside, reason: str, *, timeout: timedelta | None) -> Told:
-        """``running`` → ``waiting_tool``; of one that waits nothing changes. Raises as ``begin_step``."""
+    def wait_run(self, inside: Inside, reason: str, *, timeout: timedelta | None, children: bool = False) -> Told:
+        """``running`` → ``waiting_tool``; of one that waits nothing changes. Raises as ``begin_step``.
+
+        ``children``: until none of its children lives any more; the owner row is parked and its worker told (``lend``).
+        Of a run without live children nothing changes."""
         ...
 
     def resume_run(self, inside: Inside) -> Told:

@@ -75,6 +75,8 @@ def _reasons_of(store: Store, look: Callable[[], Dispatch], queued: Sequence[Run
 def _asked(reason: WaitReason, step: Step) -> WaitReason:
     """With what it has asked for; an answered question only waits for a slot."""
     data = {"asked": step.name, "since": step.at}
+    if "children" in step.data:
+        return WaitReason(WaitCode.WAITING_CHILDREN, "waits for its child runs to end", {"since": step.at})
     if "answer" in step.data:
         return replace(reason, message="answered; goes on when its worker has a slot for it", data=data)
     return replace(reason, data=data)

@@ -58,11 +58,16 @@ class Speaking:
         data = {name: value for name, value in (("text", text), ("percent", percent)) if value is not None}
         return self._told(self.store.note_progress(self.inside, data))
 
-    def wait(self, reason: str, *, timeout: float | None) -> Told:
-        """The run waits for a person or for something outside; its slot stays occupied."""
+    def wait(self, reason: str, *, timeout: float | None, children: bool = False) -> Told:
+        """The run waits for a person or for something outside; its slot stays occupied. ``children``: for its own
+        child runs; its slot is free meanwhile."""
         reason = admission.clean(reason, what="reason", limit=REASON_BYTES, empty=False)
         limit = admission.duration(timeout, what="timeout_seconds", rules=self.rules)
-        return self._told(self.store.wait_run(self.inside, reason, timeout=limit))
+        told = self._told(self.store.wait_run(self.inside, reason, timeout=limit, children=children))
+        if children and told.event_number and told.run.worker_id is not None:
+            with contextlib.suppress(Unavailable):
+                self.broker.look([told.run.worker_id], quick=True)
+        return told
 
     def resume(self) -> Told:
         """What it waited for is over."""

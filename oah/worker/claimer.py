@@ -10,22 +10,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from oah.core.model.ids import ClaimToken, SessionId
 from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
-from oah.core.policy.claim_order import View, order
+from oah.core.policy.claim_order import Rules, View, order
 from oah.errors import EpochMismatch, InDoubt, LeaseError, Unavailable
 from oah.ports.broker import Claimed, ClaimReply, ClaimRequest, Free, Target
-from oah.ports.questions import Resumed
-from oah.ports.store import RunFence, StartClaim, Started, StartReply
+from oah.ports.store import StartClaim, Started, StartReply
 from oah.services.claim import ClaimSessions
 from oah.services.host_bound import HostBound
 from oah.services.start import StartRuns
 from oah.worker.context import WorkerContext
 from oah.worker.recent import RecentWaits
+from oah.worker.resuming import Resuming
 from oah.worker.shares import Share, Shares
 from oah.worker.slots import Slots
 from oah.worker.table import Table
@@ -66,9 +66,9 @@ class Claimer:
         self._slots = slots
         self._wake = wake
         self._claim = ClaimSessions(context.broker, context.epochs, context.telemetry)
-        bound = HostBound(context.store, context.broker, context.rules.home_wait)
-        rules = context.rules
-        self._start = StartRuns(context.store, context.broker, context.epochs, context.telemetry, rules.lease, bound)
+        bound, lease = HostBound(context.store, context.broker, context.rules.home_wait), context.rules.lease
+        self._start = StartRuns(context.store, context.broker, context.epochs, context.telemetry, lease, bound)
+        self._resuming = Resuming(context, table, slots, self._waiting)
         self._hint = threading.Event()
         self._flight: _InFlight | None = None
         self._retry_at = 0.0
@@ -132,11 +132,21 @@ class Claimer:
         that wait take the place of new ones."""
         if not self.takes:
             return 0
-        idle = self._slots.idle - max(len(self._waiting) - self._context.rules.waiting, 0)
+        idle = self._slots.idle if self.children_only else self._uncrowded
         # What runs now will be an outcome too: outcomes and runs together stay within twice the slots, so that the
         # settler commits one batch while the next one runs (bounding them by the slots halves the batches; measured).
         room = self._context.rules.slots + idle - self.unsettled()
         return max(min(idle, room), 0)
+
+    @property
+    def _uncrowded(self) -> int:
+        """Idle slots, less those whose place is taken by runs that wait beyond their limit."""
+        return self._slots.idle - max(len(self._waiting) - self._context.rules.waiting, 0)
+
+    @property
+    def children_only(self) -> bool:
+        """More wait than should, some of them for their children: nothing but children starts, so that they end."""
+        return self._waiting.lent > 0 and self._uncrowded <= 0
 
     def lanes(self) -> tuple[Lane, ...]:
         """Those of which it would start a run now, or open slots for one."""
@@ -213,7 +223,7 @@ class Claimer:
                 lease=self._context.rules.lease,
                 counter=counter,
                 want=share.want,
-                order=order(view, self._context.claim_rules, counter=self._turn),
+                order=order(view, self._claim_rules, counter=self._turn),
                 suspect_place=place,
                 resumes_only=resumes_only,
             )
@@ -221,6 +231,11 @@ class Claimer:
         flight = self._flight
         reply = self._claim(flight.request)
         return reply, self._table.answered(flight.request.request, reply.sessions, sent_at=flight.first_sent)
+
+    @property
+    def _claim_rules(self) -> Rules:
+        rules = self._context.claim_rules
+        return replace(rules, subagent_reserve=self._slots.size) if self.children_only else rules
 
     def _work(self, reply: ClaimReply, ours: Sequence[Claimed]) -> None:
         assert self._flight is not None
@@ -257,36 +272,10 @@ class Claimer:
             self._start_runs(claimed, begun_at)
 
     def _resume(self, claimed: Sequence[Claimed]) -> None:
-        """Runs that waited go on, if somebody has answered. In doubt they are called again: it is found out then."""
-        fences = [self._table.resuming(claim.session_id, claim.token) for claim in claimed]
-        asked = [(fence, self._waiting.question(fence.session_id)) for fence in fences if fence is not None]
-        try:
-            replies = self._context.store.resume_answered(self._context.worker_id, asked)
-        except (InDoubt, Unavailable) as error:
-            for claim in claimed:
-                free = Free(claim.session_id, claim.token, Target.PARKED, ReadyClass.RESUME)
-                self._untold[claim.session_id] = free
-            self._store_down = True
-            log.warning("go on again: %s", error)
-            return
-        for claim, (fence, _), reply in zip(claimed, asked, replies, strict=True):
-            if reply is None or not self._go_on(claim, fence, reply):
-                self._untold[claim.session_id] = Free(claim.session_id, claim.token, Target.PARKED)
-
-    def _go_on(self, claim: Claimed, fence: RunFence, resumed: Resumed) -> bool:
-        """False: it waits on, without a word about it."""
-        assignment = self._waiting.take(claim.session_id)
-        if assignment is None or assignment.fence != fence:
-            return True  # somebody is ending it, and says how
-        suspect = assignment.started.run.recovery_attempts > 0
-        if self._table.resumed(fence, suspect=suspect) is None:
-            assignment.lost = True
-        assignment.answer = resumed.answer or None  # answered at the terminal
-        self._context.telemetry.count("oah_questions_total", kind=_kind(assignment), outcome="answered")
-        self._slots.assign(assignment)
-        if resumed.event_number:
-            self.started([(claim.session_id, resumed.event_number)])
-        return True
+        """Runs that waited go on, if somebody has answered."""
+        frees, sure = self._resuming(claimed, self.started)
+        self._untold.update({free.session_id: free for free in frees})
+        self._store_down = self._store_down or not sure
 
     def _start_runs(self, claimed: Sequence[Claimed], begun_at: float) -> None:
         claims = self._claims(claimed)
@@ -376,8 +365,3 @@ class Claimer:
             waited = max((run.started_at - run.queued_at).total_seconds(), 0.0)
             self._context.telemetry.observe("oah_run_wait_seconds", waited, class_=str(claim.ready_class))
             self.waits.add(str(run.run_class), waited)
-
-
-def _kind(assignment: Assignment) -> str:
-    assert assignment.waited is not None  # it asked
-    return assignment.waited.question.kind.value

@@ -91,7 +91,7 @@ class Elastic:
             "slots": slots.size,
             "slots_min": rules.least,
             "slots_max": rules.slots,
-            "busy": len(slots.working),
+            "busy": slots.busy,
             "weight": slots.used,
             "idle": slots.idle,
             "saved_for": [str(lane) for lane in self._shares.saved_for],
@@ -152,8 +152,8 @@ class Elastic:
         for slot in range(min(used, rules.slots)):
             self._last_used[slot] = now
         lately = sum(1 for moment in self._last_used if now - moment < idle)
-        least = min(max(rules.least, lately), rules.slots)
-        most = max(size, least) if self.pressure else rules.slots
+        most = size if self.pressure else rules.slots
+        least = min(max(rules.least, lately), most)
         return Rules(
             minimum=least,
             maximum=most,

@@ -27,6 +27,8 @@ class Errands:
         self.speaker = Speaker(context, table, slots)
         self.waiting: Callable[[], list[Assignment]] = list
         """Runs that wait in no slot."""
+        self.lend: Callable[[WorkerCommand], None] = lambda command: None
+        """A run of ours waits for its children."""
         self._closed: set[SessionId] = set()
         """Sessions of ours that nobody will give another run."""
 
@@ -35,6 +37,8 @@ class Errands:
         match command.kind:
             case CommandKind.KILL:
                 self._hurry(command)
+            case CommandKind.LEND:
+                self.lend(command)
             case CommandKind.CLOSE:
                 self._close(SessionId(command.data["session_id"]))
             case _:

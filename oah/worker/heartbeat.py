@@ -30,7 +30,7 @@ def beat(
     telemetry.gauge("oah_worker_slots", slots.size)
     telemetry.gauge("oah_worker_slots_max", context.rules.slots)
     telemetry.gauge("oah_worker_slots_weight", slots.used)
-    telemetry.gauge("oah_worker_slots_busy", len(working))
+    telemetry.gauge("oah_worker_slots_busy", slots.busy)
     telemetry.gauge("oah_worker_cordoned", int(cordoned))
     report = WorkerReport(
         id=context.worker_id,
@@ -41,7 +41,7 @@ def beat(
         profiles=tuple(lane.profile for lane in context.lanes),
         state=state,
         slots=slots.size,
-        busy=len(working),
+        busy=slots.busy,
         parked=parked,
         cordoned=cordoned,
         draining=draining,

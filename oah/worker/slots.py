@@ -40,6 +40,7 @@ class Slots:
         self._queue: queue.SimpleQueue[Assignment | _Stop] = queue.SimpleQueue()
         self._lock = threading.Condition()
         self._working: list[Assignment] = []
+        self._lent: set[int] = set()
         self._used = 0
         self._peak = 0
         self._threads = 0
@@ -68,6 +69,31 @@ class Slots:
             self._adjust()
         self._queue.put(assignment)
 
+    def lend(self, assignment: Assignment) -> bool:
+        """Its run waits and needs no slot, though its thread stays. False: it has ended, or has lent it before."""
+        with self._lock:
+            if id(assignment) in self._lent or not any(each is assignment for each in self._working):
+                return False
+            self._lent.add(id(assignment))
+            self._used -= self._weigh(assignment)
+            self._adjust()
+            return True
+
+    def take_back(self, assignment: Assignment) -> None:
+        """It goes on, should it not have ended."""
+        with self._lock:
+            if id(assignment) in self._lent:
+                self._lent.discard(id(assignment))
+                self._used += self._weigh(assignment)
+                self._peak = max(self._peak, self._used)
+                self._adjust()
+
+    @property
+    def busy(self) -> int:
+        """Assignments that hold slots."""
+        with self._lock:
+            return len(self._working) - len(self._lent)
+
     @property
     def size(self) -> int:
         """Slots that are open."""
@@ -86,7 +112,7 @@ class Slots:
 
     @property
     def working(self) -> list[Assignment]:
-        """The assignments now."""
+        """The assignments now, also those that have lent their slots."""
         with self._lock:
             return list(self._working)
 
@@ -102,10 +128,11 @@ class Slots:
             return self._lock.wait_for(lambda: not self._working, timeout)
 
     def _adjust(self) -> None:
-        """As many threads as slots, and at least one for each assignment. With the lock held."""
+        """As many threads as slots, besides those of lent ones, and at least one for each assignment. With the lock
+        held."""
         if not self._begun:
             return
-        wanted = max(self._size, len(self._working))
+        wanted = max(self._size + len(self._lent), len(self._working))
         for _ in range(wanted - self._threads):
             self._named += 1
             threading.Thread(target=self._run, name=f"slot-{self._named}", daemon=True).start()
@@ -125,7 +152,8 @@ class Slots:
             finally:
                 with self._lock:
                     self._working.remove(item)
-                    self._used -= self._weigh(item)
+                    self._used -= 0 if id(item) in self._lent else self._weigh(item)
+                    self._lent.discard(id(item))
                     self._adjust()
                     self._lock.notify_all()
             self._freed()

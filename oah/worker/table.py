@@ -183,6 +183,15 @@ class Table:
             entry.phase, entry.suspect = Phase.WAITING, False
             return entry
 
+    def lends(self, fence: RunFence) -> bool:
+        """Its run waits for its children, in its turn; False: it is over, or no longer ours."""
+        with self._lock:
+            entry = self._mine(fence.session_id, fence.token)
+            if entry is None or entry.fence != fence or entry.phase is not Phase.RUNNING:
+                return False
+            entry.phase, entry.suspect = Phase.WAITING, False
+            return True
+
     def resumed(self, fence: RunFence, *, suspect: bool) -> Entry | None:
         """Its run goes on in a slot; None: it is no longer ours."""
         with self._lock:

@@ -43,6 +43,8 @@ class Waiting:
         self._lock = threading.Lock()
         self._waiting: dict[SessionId, Assignment] = {}
         self._ending: dict[SessionId, Assignment] = {}
+        self._lent: dict[SessionId, Assignment] = {}
+        """Those that wait for their children: their turns go on, in threads that hold no slot."""
         self._called: dict[SessionId, float] = {}
         self._gone: set[SessionId] = set()
         """Whose question was not on the screen in the last pass: once may be the middle of a repaint."""
@@ -58,17 +60,36 @@ class Waiting:
         with self._lock:
             self._waiting[assignment.fence.session_id] = assignment
 
+    def lend(self, assignment: Assignment) -> None:
+        """It waits for its children, and its turn for it."""
+        with self._lock:
+            self._lent[assignment.fence.session_id] = assignment
+
+    def forget(self, assignment: Assignment) -> None:
+        """The turn of one that waits for its children is over."""
+        with self._lock:
+            if self._lent.get(assignment.fence.session_id) is assignment:
+                del self._lent[assignment.fence.session_id]
+                self._called.pop(assignment.fence.session_id, None)
+
+    def has_lent(self, session_id: SessionId) -> bool:
+        """Whether its run waits for its children."""
+        with self._lock:
+            return session_id in self._lent
+
     def take(self, session_id: SessionId) -> Assignment | None:
         """To go on in a slot; None: it is being ended."""
         with self._lock:
             self._called.pop(session_id, None)
             self._gone.discard(session_id)
-            return self._waiting.pop(session_id, None)
+            return self._waiting.pop(session_id, None) or self._lent.pop(session_id, None)
 
     def question(self, session_id: SessionId) -> int:
         """The number of its question; 0: it does not wait here."""
         with self._lock:
-            assignment = self._waiting.get(session_id)
+            assignment, lent = self._waiting.get(session_id), self._lent.get(session_id)
+        if lent is not None:
+            return lent.lent or 0
         waited = None if assignment is None else assignment.waited
         return 0 if waited is None else waited.number
 
@@ -83,24 +104,30 @@ class Waiting:
         with self._lock:
             return len(self._called)
 
+    @property
+    def lent(self) -> int:
+        """How many wait for their children."""
+        with self._lock:
+            return len(self._lent)
+
     def __len__(self) -> int:
         with self._lock:
-            return len(self._waiting) + len(self._ending)
+            return len(self._waiting) + len(self._ending) + len(self._lent)
 
     # --- the pass ---
 
     def __call__(self) -> None:
         """Raises Unavailable: the loop tries again."""
         with self._lock:
-            waiting = list(self._waiting.values())
-        self._context.telemetry.gauge("oah_worker_waiting", len(waiting))
+            waiting, lent = list(self._waiting.values()), list(self._lent.values())
+        self._context.telemetry.gauge("oah_worker_waiting", len(waiting) + len(lent))
         for assignment in waiting:
             if self._is_to_end(assignment):
                 self.end(assignment)
             elif self._is_gone(assignment):
                 self._answered_there(assignment)
-        if waiting:
-            self._look(waiting)
+        if waiting or lent:
+            self._look([*waiting, *lent])
 
     def _is_to_end(self, assignment: Assignment) -> bool:
         entry = self._table.by_run(assignment.fence)
@@ -159,15 +186,19 @@ class Waiting:
         threading.Thread(target=act, name="end-waiting", daemon=True).start()
 
     def _look(self, waiting: list[Assignment]) -> None:
-        """Which of them are answered: those are called."""
+        """Which of them are answered, or have no live children any more: those are called."""
         by_run = {each.fence.run_id: each for each in waiting}
         steps = self._context.store.waits_for(list(by_run))
+        parents = [run_id for run_id, step in steps.items() if "children" in step.data]
+        over = set(parents) - self._context.store.with_live_children(parents) if parents else set()
         now = self._context.clock.monotonic()
         due: list[Assignment] = []
         with self._lock:
             for run_id, step in steps.items():
                 session_id = by_run[run_id].fence.session_id
-                if "answer" not in step.data or session_id not in self._waiting:
+                if "answer" not in step.data and run_id not in over:
+                    continue
+                if session_id not in self._waiting and session_id not in self._lent:
                     continue
                 if now - self._called.get(session_id, -CALL_AGAIN) >= CALL_AGAIN:
                     due.append(by_run[run_id])
@@ -188,7 +219,7 @@ class Waiting:
             return
         with self._lock:
             for assignment in due:
-                if assignment.fence.session_id in self._waiting:
+                if assignment.fence.session_id in self._waiting or assignment.fence.session_id in self._lent:
                     self._called[assignment.fence.session_id] = now
         self.called()
 

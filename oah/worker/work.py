@@ -52,6 +52,8 @@ class Assignment:
     """Its turn was left because the program asks: it goes on with that agent, and nothing is begun."""
     answer: str | None = None
     """What was answered; None: nobody has, the turn is only looked at, because it is to end."""
+    lent: int | None = None
+    """It waits for its children in the middle of its turn and has lent its slot: the number of the wait in SQL."""
     spent: timedelta = timedelta(0)
     """In its turn, without the time that it waited in no slot."""
     letter: AgentMessage | None = None

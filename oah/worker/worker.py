@@ -34,6 +34,7 @@ from oah.worker.heartbeat import beat
 from oah.worker.hooks import Hooks
 from oah.worker.intake import Intake
 from oah.worker.keeper import Keeper
+from oah.worker.lending import Lending
 from oah.worker.losses import Losses
 from oah.worker.parked import Parked, Warm
 from oah.worker.prepare import prepare
@@ -126,7 +127,11 @@ class Worker(ThreadComponent):
         self._intake = Intake(self._claimer, self._ear, self.elastic, changed=self._changed)
         self._vigil = Vigil(context)
         self._renew = Renew(context, self.table, self._vigil, mark_now=self._mark_now)
-        self._waiting_loop = self._loop("waiting", waiting, timedelta(seconds=1))
+        self._waiting_loop = self._loop(
+            "waiting",
+            Lending(context, self.table, self._slots, waiting, self._errands, freed=self._freed),
+            timedelta(seconds=1),
+        )
         losses = Losses(
             context, self.table, self._slots, waiting, self._keeper, self._hooks, look=self._waiting_loop.wake
         )
@@ -333,7 +338,7 @@ class Worker(ThreadComponent):
                 case CommandKind.DRAIN:
                     self._drains.begin(drain_from(command.data))
                     self._intake.cordon(cordoned=True)
-                case CommandKind.KILL | CommandKind.CLOSE | CommandKind.STEER | CommandKind.INPUT:
+                case CommandKind.KILL | CommandKind.CLOSE | CommandKind.STEER | CommandKind.INPUT | CommandKind.LEND:
                     self._errands(command)
 
     def _tidy(self) -> None:
@@ -356,6 +361,7 @@ class Worker(ThreadComponent):
 
     def _execute(self, assignment: Assignment) -> None:
         self._attempts(assignment)
+        self._waiting.forget(assignment)
 
     def _agent_ended(self, warm: Warm, *, empty: bool) -> None:
         self._keeper.ended(warm, empty=empty)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import and_, exists, or_, select
+from sqlalchemy import Connection, and_, exists, or_, select
 
 from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.tables import run_steps, runs
@@ -15,6 +15,15 @@ from oah.ports.children import Child
 LIVE = ("queued", "running", "waiting_tool")
 CASCADING = (StopReason.CANCEL, StopReason.PARENT, StopReason.INTERRUPT, StopReason.ROLLBACK)
 """Reasons that end a run as cancelled; a run that runs into a time-out leaves its children alone."""
+
+
+def parents_of_live(connection: Connection, of: Sequence[RunId]) -> set[RunId]:
+    """Those of the runs that have live children."""
+    c = runs.c
+    statement = select(c.parent_run_id).where(
+        c.parent_run_id.in_(list(of)), c.parent_run_id.is_not(None), c.status.in_(LIVE)
+    )
+    return {RunId(row[0]) for row in connection.execute(statement.distinct())}
 
 
 class Children(Aggregate):
@@ -33,6 +42,13 @@ class Children(Aggregate):
             statement = statement.where(runs.c.parent_run_id > after)
         with self._database.read() as connection:
             return [RunId(row[0]) for row in connection.execute(statement)]
+
+    def with_live_children(self, runs: Sequence[RunId]) -> set[RunId]:
+        """By the index of live children."""
+        if not runs:
+            return set()
+        with self._database.read() as connection:
+            return parents_of_live(connection, runs)
 
     def children_to_cancel(self, parents: Sequence[RunId], *, limit: int) -> list[Child]:
         """In the order in which they were submitted."""

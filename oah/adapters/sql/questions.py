@@ -11,14 +11,15 @@ from typing import Any
 from sqlalchemy import select, update
 
 from oah.adapters.sql.aggregate import Transaction, after, picked
+from oah.adapters.sql.children import parents_of_live
 from oah.adapters.sql.columns import now
 from oah.adapters.sql.executions import GONE
 from oah.adapters.sql.rows import STEP_COLUMNS, step_of
-from oah.adapters.sql.steps import Steps, begin, change_step, heard, ours, read_run, tell, turn_to
-from oah.adapters.sql.tables import run_steps, session_owners
+from oah.adapters.sql.steps import Steps, begin, change_step, heard, ours, park, read_run, tell, turn_to
+from oah.adapters.sql.tables import run_steps
 from oah.adapters.sql.text import cleaned, require_sound
 from oah.core.model.event import EventType
-from oah.core.model.ids import SessionId, WorkerId
+from oah.core.model.ids import WorkerId
 from oah.core.model.run import Run, RunStatus, Step
 from oah.errors import Conflict, NotFound
 from oah.ports.questions import Asked, AskReply, Resumed
@@ -84,7 +85,7 @@ class Questions(Steps):
             self._telemetry.count("oah_writes_refused_total", write="resume")
             return None
         step = _step(transaction, run, number)
-        given = step.data.get("answer") if step is not None else None
+        given = None if step is None else _given(transaction, run, step)
         if step is None or given is None:
             return None
         if step.ended_at is not None:
@@ -92,7 +93,7 @@ class Questions(Steps):
         _end_waits(transaction, run)
         heard(transaction, run)
         turn_to(transaction, run, RunStatus.RUNNING)
-        _park(transaction, fence, parked=False)
+        park(transaction, fence, parked=False)
         data = {"by": given["by"], "question": number, **_said(step, given["text"])}
         return Resumed(given["text"], given["by"], tell(transaction, run, EventType.RUN_RESUMED, data))
 
@@ -125,7 +126,7 @@ def _asked(transaction: Transaction, run: Run, asked: Asked) -> tuple[int, int]:
     # Without a limit: the steps before it may be the run's own doing, and those who ask are a worker's whole batch.
     step = begin(transaction, run, wait, asked.timeout, bounded=False)
     turn_to(transaction, run, RunStatus.WAITING_TOOL)
-    _park(transaction, asked.fence, parked=True)
+    park(transaction, asked.fence, parked=True)
     deadline = None if step.deadline_at is None else step.deadline_at.isoformat()
     data = {"reason": reason, "question": {**question, "number": step.number, "deadline": deadline}}
     return step.number, tell(transaction, run, EventType.RUN_WAITING_TOOL, data)
@@ -148,6 +149,14 @@ def _step(transaction: Transaction, run: Run, number: int) -> Step | None:
     return None if row is None else step_of(row)
 
 
+def _given(transaction: Transaction, run: Run, step: Step) -> dict[str, Any] | None:
+    """What lets it go on: its answer, or that its last child has ended."""
+    found: dict[str, Any] | None = step.data.get("answer")
+    if found is None and "children" in step.data and not parents_of_live(transaction.connection, [run.id]):
+        return {"text": "", "by": "children"}
+    return found
+
+
 def _end_waits(transaction: Transaction, run: Run) -> None:
     c = run_steps.c
     waits = (c.run_id == run.id, c.attempt == run.attempt, c.kind == StepKind.WAIT.value, c.ended_at.is_(None))
@@ -155,15 +164,7 @@ def _end_waits(transaction: Transaction, run: Run) -> None:
     transaction.connection.execute(update(run_steps).where(*waits).values(**ended))
 
 
-def _park(transaction: Transaction, fence: RunFence, *, parked: bool) -> None:
-    owner = (
-        session_owners.c.session_id == SessionId(fence.session_id),
-        session_owners.c.claim_token == fence.token,
-    )
-    transaction.connection.execute(update(session_owners).where(*owner).values(parked=parked))
-
-
 def _said(step: Step, answer: str) -> dict[str, Any]:
     """Which choice it was; what was typed freely is not repeated in the event."""
-    keys = {str(each.get("key")) for each in step.data["question"].get("choices", ())}
+    keys = {str(each.get("key")) for each in step.data.get("question", {}).get("choices", ())}
     return {"choice": answer} if answer in keys else {}

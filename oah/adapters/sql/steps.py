@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import func, insert, select, update
 
 from oah.adapters.sql.aggregate import Aggregate, Transaction, picked
+from oah.adapters.sql.children import parents_of_live
 from oah.adapters.sql.columns import MICROSECOND, age_us, later, now
 from oah.adapters.sql.rows import STEP_COLUMNS, run_of, step_of
 from oah.adapters.sql.tables import run_steps, runs, session_owners, worker_commands
@@ -67,20 +68,27 @@ class Steps(Aggregate):
             heard(transaction, run)
             return Told(run, tell(transaction, run, EventType.RUN_PROGRESS, data))
 
-    def wait_run(self, inside: Inside, reason: str, *, timeout: timedelta | None) -> Told:
+    def wait_run(self, inside: Inside, reason: str, *, timeout: timedelta | None, children: bool = False) -> Told:
         """The wait is a step, too: its row says since when and why."""
         require_sound(reason=reason)
         with self._inside(inside, write="wait") as (transaction, run):
             if run.status is RunStatus.WAITING_TOOL:
                 return Told(run)
-            begin(transaction, run, NewStep(StepKind.WAIT, reason), timeout)
+            if children and not parents_of_live(transaction.connection, [run.id]):
+                return Told(run)
+            data = {"children": True} if children else {}
+            step = begin(transaction, run, NewStep(StepKind.WAIT, reason, data=data), timeout)
             turn_to(transaction, run, RunStatus.WAITING_TOOL)
-            number = tell(transaction, run, EventType.RUN_WAITING_TOOL, {"reason": reason})
+            if children:
+                _lend(transaction, run, step, by=inside.by)
+            number = tell(transaction, run, EventType.RUN_WAITING_TOOL, {"reason": reason, **data})
             return Told(read_run(transaction, run.id), number)
 
     def resume_run(self, inside: Inside) -> Told:
         """What it waited for is over."""
         with self._inside(inside, write="resume") as (transaction, run):
+            if _waits_on(transaction, run, by=inside.by):
+                return Told(run)
             _require_unparked(transaction, run)
             return _resume(transaction, run, {"by": inside.by} if inside.by else {})
 
@@ -156,6 +164,35 @@ class Steps(Aggregate):
 def ours(run: Run, fence: RunFence | None) -> bool:
     """Whether the attempt that the fence names is under way; an ordinary key names none."""
     return run.status.active and (fence is None or (run.attempt, run.claim_token) == (fence.attempt, fence.token))
+
+
+def _lend(transaction: Transaction, run: Run, step: Step, *, by: str) -> None:
+    """Parked, and its worker told."""
+    assert run.claim_token is not None  # it is active
+    park(transaction, RunFence(run.session_id, run.id, run.attempt, run.claim_token), parked=True)
+    command = {"worker_id": run.worker_id, "kind": CommandKind.LEND.value, "given_by": by, "at": now()}
+    about = {"run_id": run.id, "attempt": run.attempt, "data": {"number": step.number}}
+    transaction.connection.execute(insert(worker_commands).values(**command, **about))
+
+
+def _waits_on(transaction: Transaction, run: Run, *, by: str) -> bool:
+    """Whether it waits for its children: then it goes on when its worker has a slot for it, whatever they do."""
+    c = run_steps.c
+    open_waits = (c.run_id == run.id, c.attempt == run.attempt, c.kind == StepKind.WAIT.value, c.ended_at.is_(None))
+    statement = select(*picked(run_steps, STEP_COLUMNS)).where(*open_waits).order_by(c.number.desc()).limit(1)
+    row = transaction.connection.execute(statement).first() if run.status is RunStatus.WAITING_TOOL else None
+    step = None if row is None else step_of(row)
+    if step is None or "children" not in step.data:
+        return False
+    answer = {"text": "", "by": by, "at": transaction.stamp()}
+    change_step(transaction, run.id, step.number, {"data": {**step.data, "answer": answer}})
+    return True
+
+
+def park(transaction: Transaction, fence: RunFence, *, parked: bool) -> None:
+    """Whether its owner keeps it without a slot."""
+    owner = (session_owners.c.session_id == fence.session_id, session_owners.c.claim_token == fence.token)
+    transaction.connection.execute(update(session_owners).where(*owner).values(parked=parked))
 
 
 def _require_unparked(transaction: Transaction, run: Run) -> None:

@@ -57,9 +57,10 @@ class ProgressBody(Body):
 
 
 class WaitBody(Body):
-    """POST /runs/{id}/wait"""
+    """POST /runs/{id}/wait. ``children``: until no child of the run lives any more; its slot is free meanwhile."""
 
-    reason: str
+    reason: str | None = None
+    children: bool = False
     timeout_seconds: Number | None = None
 
 
@@ -96,8 +97,13 @@ def progress(run_id: Named, body: ProgressBody, desk: Desk, caller: Caller) -> R
 
 @router.post("/wait", status_code=202, **needs_run())
 def wait(run_id: Named, body: WaitBody, desk: Desk, caller: Caller) -> Response:
-    """The run waits for a person or for something outside. Its slot stays occupied."""
-    told = _speaking(desk, caller, run_id).wait(body.reason, timeout=body.timeout_seconds)
+    """The run waits for a person or for something outside: its slot stays occupied. With `children` it waits for its
+    child runs, its slot is free, and it is `running` again when they have ended and a slot of its worker is; where
+    none lives it does not wait at all."""
+    reason = body.reason if body.reason is not None or not body.children else "child runs"
+    if reason is None:
+        raise InvalidRequest("a wait needs a reason")
+    told = _speaking(desk, caller, run_id).wait(reason, timeout=body.timeout_seconds, children=body.children)
     return answer(_status(told.run), 202)
 
 

@@ -30,6 +30,8 @@ class WaitCode(StrEnum):
 
     WAITING_INPUT = "waiting_input"
     """Its agent waits for an answer. `asked`, `since`: what it said when it began to wait"""
+    WAITING_CHILDREN = "waiting_children"
+    """Runs that it has started live still; it holds no slot. `since`"""
     DELAYED = "delayed"
     """`until`"""
     RETRY_BACKOFF = "retry_backoff"
