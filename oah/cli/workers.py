@@ -106,15 +106,18 @@ def uncordon(connection: Connection, /, worker_ids: tuple[str, ...], pool: str |
 @_whom
 @drain_options
 @click.option("--stay", is_flag=True, help="Take nothing, and do not end.")
+@click.option("--wait", is_flag=True, help="Wait until they are gone, or empty.")
 @json_option
 @pass_connection
 def drain(
-    connection: Connection, /, worker_ids: tuple[str, ...], pool: str | None, *, as_json: bool, **wish: Any
+    connection: Connection, /, worker_ids: tuple[str, ...], pool: str | None, *, wait: bool, as_json: bool, **wish: Any
 ) -> None:
     """Finish current runs, then stop; of --pool all at once (one batch after the other: oah rollout restart)."""
     client = connection.client
     one, all_ = partial(client.drain, **wish), partial(client.drain_pool, **wish)
-    _tell(worker_ids, pool, "drain", one, all_, as_json=as_json)
+    told = _tell(worker_ids, pool, "drain", one, all_, as_json=as_json)
+    if wait:
+        client.wait_drained(told)
 
 
 def _tell(
@@ -125,18 +128,19 @@ def _tell(
     whole: Callable[[str], Any],
     *,
     as_json: bool,
-) -> None:
-    """One answer each; several as a list."""
+) -> list[str]:
+    """One answer each; several as a list. The ids of those who were told."""
     if bool(worker_ids) == (pool is not None):
         raise click.UsageError("say which workers, or --pool POOL")
     if pool is not None:
         answers = [whole(pool)]
-        told = [str(each) for each in answers[0].get("workers", ())]
+        shown = told = [str(each) for each in answers[0]["workers"]]
     else:
         answers = [one(each) for each in worker_ids]
-        told = list(worker_ids)
+        shown, told = list(worker_ids), [str(each["id"]) for each in answers]
     if as_json:
         emit_json(answers[0] if len(answers) == 1 else answers)
-        return
-    for each in told:
-        click.echo(f"{each} {verb} asked for")
+    else:
+        for each in shown:
+            click.echo(f"{each} {verb} asked for")
+    return told

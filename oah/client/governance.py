@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 from oah.client.calls import Calls, given, part, seconds
 from oah.client.transport import Json
+from oah.errors import Conflict
 
 LOOK_SECONDS = 0.5
 
@@ -37,6 +38,24 @@ class GovernanceCalls(Calls):
         """Finish current runs, then stop. ``then``: what becomes of runs at the deadline: ``wait``, ``requeue``,
         ``fail``; ``stay``: take nothing, and do not stop."""
         return self._one("POST", f"/v1/workers/{part(worker_id)}/drain", body=_drain(deadline_seconds, then, stay=stay))
+
+    def wait_drained(self, worker_ids: Iterable[str], *, timeout: timedelta | float | None = None) -> None:
+        """Until these are gone or empty. Raises Conflict ``drain_taken_back``, TimeoutError; they drain on then."""
+        left, draining = set(worker_ids), set[str]()
+        deadline = None if timeout is None else time.monotonic() + (seconds(timeout) or 0.0)
+        while True:
+            found = {worker["id"]: worker for worker in self.workers() if worker["id"] in left}
+            now = {each for each, worker in found.items() if worker["draining"]}
+            back = sorted((draining - now) & set(found))
+            if back:
+                raise Conflict(f"the drain of {back[0]} was taken back", code="drain_taken_back")
+            draining |= now
+            left = {each for each, worker in found.items() if each not in now or worker["busy"] or worker["parked"]}
+            if not left:
+                return
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"{len(left)} worker(s) still drain: {', '.join(sorted(left)[:5])}")
+            time.sleep(LOOK_SECONDS)
 
     def cordon_pool(self, pool: str) -> Json:
         """All its workers that are alive now. Raises NotFound."""

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from oah.cli.connection import Connection
 from oah.cli.main import oah
-from oah.client import Client
+from oah.client import Client, governance
 
 RUN: dict[str, Any] = {
     "id": "run_1",
@@ -340,7 +340,7 @@ def test_cancel(call: Oah) -> None:
 # --- fleet, tenancy -------------------------------------------------------------------------------------------------
 
 
-def test_workers(call: Oah) -> None:
+def test_workers(call: Oah, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = {"id": "w.1", "name": "w", "host": "h", "pid": 7, "state": "busy", "slots": 8, "busy": 3}
     routes = {
         "GET /v1/workers": {"items": [worker], "next_cursor": None},
@@ -357,6 +357,14 @@ def test_workers(call: Oah) -> None:
     for verb in ("drain", "cordon", "uncordon"):
         result, _ = call("worker", verb, "w.1", routes=routes)
         assert (result.exit_code, result.stdout) == (0, f"w.1 {verb} asked for\n")
+    monkeypatch.setattr(governance, "LOOK_SECONDS", 0)
+    looks = [{**worker, "draining": d, "busy": b, "parked": 0} for d, b in ((False, 3), (True, 1), (True, 0))]
+    for seen, code in ((looks, 0), (looks[1::-1], 4)):
+        pages = iter([httpx.Response(200, json={"items": [each], "next_cursor": None}) for each in seen])
+        result, _ = call(
+            "worker", "drain", "w.1", "--wait", routes={**routes, "GET /v1/workers": lambda _, p=pages: next(p)}
+        )
+        assert result.exit_code == code and next(pages, None) is None, "until it was empty, or serves again"
     wish = ("--deadline", "90", "--then", "wait", "--stay")
     result, api = call("worker", "drain", "--pool", "gpu", *wish, routes=routes)
     assert result.stdout == "w.1 drain asked for\nw.2 drain asked for\n"
