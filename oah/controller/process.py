@@ -185,7 +185,7 @@ def create_services(context: ControllerContext, *, going_on: Callable[[], bool] 
         messages=TendMessages(store, broker, telemetry, decisions, rules.wake, rules.overdue),
         mail=SweepMail(store, broker, telemetry, TellAgents(store, broker, context.epochs.current)),
         prune=None if context.blobs is None else Prune(store, context.blobs, broker, telemetry, *rules.pruning),
-        rollouts=DriveRollouts(store, broker, telemetry, decisions, context.holder),
+        rollouts=DriveRollouts(store, broker, telemetry, decisions),
         going_on=going_on,
     )
 

@@ -73,7 +73,6 @@ class DriveRollouts:
     broker: Broker
     telemetry: Telemetry
     decisions: Decisions
-    holder: str
 
     def __call__(self) -> None:
         """One look. Raises Unavailable; nothing is half done then."""

@@ -49,8 +49,8 @@ class Crew:
                     self.api.broker.report(said, ttl=timedelta(seconds=60))
 
 
-def leader(api: Deployment, name: str) -> DriveRollouts:
-    return DriveRollouts(api.store, api.broker, NullTelemetry(), Decisions(StillClock()), name)
+def leader(api: Deployment) -> DriveRollouts:
+    return DriveRollouts(api.store, api.broker, NullTelemetry(), Decisions(StillClock()))
 
 
 def test_leaders_that_follow_each_other_drain_each_worker_once(api: Deployment) -> None:
@@ -62,7 +62,7 @@ def test_leaders_that_follow_each_other_drain_each_worker_once(api: Deployment) 
     with pytest.raises(Conflict) as caught:
         client.restart_pool("default")
     assert caught.value.code == "rollout_open"
-    leaders = [leader(api, "one"), leader(api, "two")]
+    leaders = [leader(api), leader(api)]
     for number in range(12):
         leaders[number % 2]()
         crew.obeys()
@@ -81,7 +81,7 @@ def test_leaders_that_follow_each_other_drain_each_worker_once(api: Deployment) 
 def test_an_abort_lets_who_drains_serve_again(api: Deployment) -> None:
     client, crew = api.client(), Crew(api, "a", "b")
     made = client.restart_pool("default")
-    drive = leader(api, "one")
+    drive = leader(api)
     drive()
     crew.obeys(ends=False)
     ended = client.abort_rollout(made["id"])
