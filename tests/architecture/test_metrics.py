@@ -46,7 +46,9 @@ def test_code_reports_only_what_the_table_knows() -> None:
 
 def test_everything_in_the_table_is_reported_by_somebody() -> None:
     """A figure that nobody reports is a promise; it comes into the table with the code that reports it."""
-    text = "".join(path.read_text() for path in python() if path.name not in ("table.py", "pool_table.py", "scale_table.py"))
+    text = "".join(
+        path.read_text() for path in python() if path.name not in ("table.py", "pool_table.py", "scale_table.py")
+    )
     assert not {metric for metric in TABLE if f'"{metric}"' not in text}
 
 
