@@ -1,4 +1,9 @@
-"""The keeper: ends warm agents that nobody needs, or that keep a run waiting while every slot is taken."""
+"""The keeper: ends warm agents that nobody needs, or that keep a run waiting.
+
+A session sticks to the worker that has its agent warm, and no longer than that helps: while every slot is taken it is
+handed on after the affinity window, by a cordoned worker at once, and one that a cap or a pause keeps from starting
+after a few windows (the slot that comes free wakes somebody, not its owner).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,9 @@ from oah.worker.slots import Slots
 from oah.worker.table import Table
 from oah.worker.work import Unparked
 
+BLOCKED = 5
+"""Affinity windows that a warm agent is kept for a run which something else than slots keeps from starting."""
+
 
 class Keeper:
     """One pass a second."""
@@ -24,6 +32,9 @@ class Keeper:
         self._slots = slots
         self._settler = settler
         self._full_since: float | None = None
+        self._looked_at = 0.0
+        self._blocked: dict[SessionId, float] = {}
+        """Sessions that had something to run at an earlier look, although slots were idle → since when."""
         self.parked: Parked
         self.taking: Callable[[], bool] = lambda: True
         """Whether this worker claims at all: otherwise nobody else would come for the sessions that it keeps."""
@@ -42,15 +53,18 @@ class Keeper:
         self.end(self.parked.expired())
         if self.elastic is not None and self.elastic.short_of_memory:
             self.end(self.parked.sessions()[:1])
-        if (self._slots.idle > 0 and self.taking()) or not len(self.parked):
+        taking, now = self.taking(), self._clock.monotonic()
+        window = self._context.rules.affinity.total_seconds()
+        if not len(self.parked) or (self._slots.idle > 0 and taking):
             self._full_since = None
+            self._hand_on_blocked(now, window)
             return
-        now = self._clock.monotonic()
+        under_pressure = self.elastic is not None and self.elastic.pressure
         if self._full_since is None:
             self._full_since = now
-        elif now - self._full_since >= self._context.rules.affinity.total_seconds():
+        if now - self._full_since >= (window if taking or under_pressure else 0.0):
             self._full_since = now
-            self._hand_on()
+            self.end(self._called())
 
     def end(self, sessions: list[SessionId]) -> None:
         """End warm agents: their sessions are ours until the settler has dropped the owner rows."""
@@ -67,6 +81,18 @@ class Keeper:
             self.cordon(f"the warm agent of session {warm.session_id} cannot be killed")
         self._settler.ended(Unparked(warm.session_id, warm.token, empty))
 
-    def _hand_on(self) -> None:
+    def _called(self) -> list[SessionId]:
+        """Those that have something to run."""
         waiting = self._context.store.queued_sessions_of(self.parked.sessions(), self._context.epochs.current())
-        self.end([queued.session_id for queued in waiting if queued.ready_class is not None and not queued.holds])
+        return [queued.session_id for queued in waiting if queued.ready_class is not None and not queued.holds]
+
+    def _hand_on_blocked(self, now: float, window: float) -> None:
+        """Slots are idle, so what is called is taken at once, unless something else stands in its way."""
+        if not len(self.parked):
+            self._blocked.clear()
+            return
+        if now - self._looked_at < window:
+            return
+        self._looked_at = now
+        self._blocked = {session_id: self._blocked.get(session_id, now) for session_id in self._called()}
+        self.end([session_id for session_id, since in self._blocked.items() if now - since >= BLOCKED * window])
