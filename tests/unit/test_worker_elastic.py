@@ -8,9 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
+from oah.core.model.worker import WorkerReport, WorkerState
 from oah.core.policy import pressure
 from oah.core.policy.pressure import Usage
 from oah.errors import Unavailable
@@ -194,3 +197,50 @@ def test_what_happened_can_be_seen() -> None:
     assert view["usage"] == {"memory": 0.5, "load": 1.0, "disk": None}
     (change,) = view["recent"]
     assert (change["from"], change["to"], change["reason"], change["ready"]) == (2, 5, "startup", 3)
+
+
+moments = st.tuples(st.integers(0, 10), st.integers(0, 30), st.booleans(), st.booleans())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 8), st.lists(moments, min_size=1, max_size=40), st.integers(0, 20))
+def test_whatever_happens_it_stays_in_its_bounds_and_settles(least: int, life: list[Any], constant: int) -> None:
+    """Used (more than open after a resume), ready, memory short, broker away."""
+    desk = Desk(least=least)
+    for used, ready, short, away in life:
+        before = desk.slots.size
+        desk.use(used)
+        desk.ready = {OWN: ready}
+        desk.usage = SHORT if short else CALM
+        desk.broker.answers["figures"] = [Unavailable("away")] if away else [desk._figures]
+        (size,) = desk.sizes(1)
+        assert least <= size <= 8
+        assert size <= before or not desk.elastic.pressure, "nothing opens under pressure"
+        assert size >= min(used, before), "nothing in use closes"
+    desk.broker.answers["figures"] = [desk._figures]
+    desk.usage = CALM
+    sizes = []
+    for _ in range(200):
+        desk.use(min(constant, desk.slots.size))
+        desk.ready = {OWN: constant - min(constant, desk.slots.size)}
+        sizes += desk.sizes(1)
+    assert sizes[-100:] == [min(max(constant, least), 8)] * 100, "under constant load it is right, and stays"
+
+
+def test_an_older_worker_has_as_many_slots_as_it_says() -> None:
+    of = Desk().of
+    report = WorkerReport(
+        of.worker_id, "w", "h", 1, "default", ("noop",), WorkerState.BUSY, 8, 3, 0, False, False, "0", of.clock.now()
+    )
+    assert (report.capacity, report.taken, report.free, report.room("noop")) == (8, 3, 5, 5)
+    elastic = replace(report, slots_max=16, weight=6, weights={"noop": 4})
+    assert (elastic.capacity, elastic.taken, elastic.free, elastic.room("noop"), elastic.room("other")) == (
+        16,
+        6,
+        10,
+        2,
+        10,
+    )
+    for change in ({"cordoned": True}, {"draining": True}, {"pressure": ("load",)}, {"state": WorkerState.STOPPING}):
+        gone = replace(elastic, **change)  # type: ignore[arg-type]
+        assert (gone.takes, gone.free, gone.room("noop")) == (False, 0, 0)
