@@ -33,6 +33,7 @@ from oah.testing import profiles
 from oah.testing.fleet import API, Fleet
 from tests.support.viewers import Watcher
 from tests.support.waiting import eventually
+from tests.support.warm import warm
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
@@ -54,7 +55,7 @@ def short_fleet(**more: Any) -> Iterator[Fleet]:
     try:
         profiles.install_testing_agents(root / "d")
         options = {"workers": 1, "env": {"OAH_WORKER__HEARTBEAT_SECONDS": "1"}, **more}
-        with Fleet(root / "d", **options) as fleet:
+        with Fleet(root / "d", starter=warm(), **options) as fleet:
             yield fleet
     finally:
         end_unused(root / "d")
