@@ -10,6 +10,7 @@ from tests.support.real_agents import settle, told
 
 pytest_plugins = [
     "tests.support.pace",
+    "tests.support.warm",
     "tests.support.servers_redis",
     "tests.support.servers_sql",
     "tests.support.broker_desk",

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Protocol
 
 LAST_LINES = 40
 """Lines of a child that are kept for the moment of its death."""
@@ -34,10 +35,45 @@ class ChildSpec:
     env: Mapping[str, str]
 
 
+class Started(Protocol):
+    """What is used of a process that was started; `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int, /) -> None: ...
+
+
+class Starter(Protocol):
+    """How a child comes to be: `oah.cli.child` with these words, in a session of its own, its output in a pipe.
+
+    ``lifeline`` is the descriptor that it must inherit and watch; the caller closes its own copy.
+    """
+
+    def __call__(self, words: Sequence[str], *, lifeline: int, env: Mapping[str, str], cwd: Path) -> Started: ...
+
+
+def execute(words: Sequence[str], *, lifeline: int, env: Mapping[str, str], cwd: Path) -> subprocess.Popen[bytes]:
+    """A fresh interpreter. Raises OSError when it cannot be started."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "oah.cli.child", str(lifeline), *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=dict(env),
+        cwd=cwd,
+        start_new_session=True,
+        pass_fds=(lifeline,),
+    )
+
+
 class Child:
     """One child over its restarts. Not for two threads at once, but for the reading thread it starts itself."""
 
-    def __init__(self, spec: ChildSpec, *, sink: LineSink, cwd: Path) -> None:
+    def __init__(self, spec: ChildSpec, *, sink: LineSink, cwd: Path, starter: Starter = execute) -> None:
         self.spec = spec
         self.starts = 0
         self.started_at = 0.0
@@ -45,7 +81,8 @@ class Child:
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._sink = sink
         self._cwd = cwd
-        self._process: subprocess.Popen[bytes] | None = None
+        self._starter = starter
+        self._process: Started | None = None
         self._lifeline: int | None = None
         self._reader: threading.Thread | None = None
 
@@ -77,16 +114,7 @@ class Child:
         watched, self._lifeline = os.pipe()
         environment = {**self.spec.env, "PYTHONUNBUFFERED": "1"}
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "oah.cli.child", str(watched), *self.spec.command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=self._cwd,
-                start_new_session=True,
-                pass_fds=(watched,),
-            )
+            self._process = self._starter(self.spec.command, lifeline=watched, env=environment, cwd=self._cwd)
         finally:
             os.close(watched)
         self.starts += 1
@@ -96,7 +124,7 @@ class Child:
         )
         self._reader.start()
 
-    def _read(self, process: subprocess.Popen[bytes]) -> None:
+    def _read(self, process: Started) -> None:
         assert process.stdout is not None
         for raw in process.stdout:
             line = raw.decode("utf-8", "replace").rstrip("\r\n")

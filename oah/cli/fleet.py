@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oah.cli.children import Child, ChildSpec, LineSink
+from oah.cli.children import Child, ChildSpec, LineSink, Starter, execute
 from oah.cli.connection import ADMIN_KEY_FILE
 from oah.cli.endpoint import answers
 from oah.errors import Conflict, Unavailable
@@ -181,10 +181,17 @@ class Death:
 class Fleet:
     """Children of one plan. All methods are for one thread; output arrives on others through ``sink``."""
 
-    def __init__(self, plan: Plan, *, sink: LineSink, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        sink: LineSink,
+        clock: Callable[[], float] = time.monotonic,
+        starter: Starter = execute,
+    ) -> None:
         self.plan = plan
         self._clock = clock
-        self._children = {spec.name: Child(spec, sink=sink, cwd=Path.cwd()) for spec in plan.specs()}
+        self._children = {spec.name: Child(spec, sink=sink, cwd=Path.cwd(), starter=starter) for spec in plan.specs()}
         self._deaths = {name: _Deaths() for name in self._children}
         self._meant_to_run: set[str] = set()
         self._leaving: set[str] = set()

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
-from oah.cli.children import ChildSpec
+from oah.cli.children import ChildSpec, Starter, execute
 from oah.cli.connection import read_admin_key
 from oah.cli.fleet import API, CONTROLLER, EMBEDDED_URL, GATEWAY, Plan, describe_exit, free_port, worker_name
 from oah.cli.fleet import Fleet as Children
@@ -62,6 +62,7 @@ class Fleet:
     SQLite in the data directory. ``env``: further settings for all children, ``own``: for single ones, by name.
     ``recovery`` None: what the product takes by itself. ``controllers``: how many compete for the leader lease.
     ``gateway``: with a NATS front, which is not waited for.
+    ``starter``: how a process comes to be, a fresh interpreter or a fork of a warm one (`oah.testing.nursery`).
     ``wait`` False: entering does not wait until the system is ready, which a test without its stores cannot be. A
     process is named by its name (``api``, ``controller``, ``controller-2``, ``worker-1``) or, a worker, by its index
     from 0.
@@ -85,6 +86,7 @@ class Fleet:
         own: Mapping[str, Mapping[str, str]] | None = None,
         wait: bool = True,
         ready_within: float = 60,
+        starter: Starter = execute,
     ) -> None:
         self.data_dir = data_dir
         self.stubborn: list[str] = []
@@ -116,7 +118,7 @@ class Fleet:
             own=own or {},
             controllers=controllers,
         )
-        self._children = Children(self.plan, sink=self._take)
+        self._children = Children(self.plan, sink=self._take, starter=starter)
 
     def __enter__(self) -> Fleet:
         try:

@@ -82,7 +82,7 @@ def test_every_third_party_library_has_a_home() -> None:
 
 
 # Imports by name: each is of something that may be absent.
-BY_NAME = {"oah/adapters/embedded/private.py": "the wheel of the private server, which not every platform has"}
+BY_NAME = {"oah/testing/forker.py": "a warm process has what others need at once or soon, and uses nothing of it"}
 
 
 def test_imports_are_absolute_and_visible() -> None:

@@ -16,12 +16,13 @@ from click.testing import CliRunner, Result
 from oah.cli.main import oah
 from oah.testing.fleet import Fleet
 from tests.support import eventually
+from tests.support.warm import warm
 
 
 @pytest.fixture(scope="module")
 def system() -> Iterator[Fleet]:
     directory = Path(tempfile.mkdtemp(prefix="oah-t-", dir="/tmp"))
-    with Fleet(directory / "d", api_with_workers=True, redis_url="memory://") as fleet:
+    with Fleet(directory / "d", api_with_workers=True, redis_url="memory://", starter=warm()) as fleet:
         yield fleet
     shutil.rmtree(directory, ignore_errors=True)
 

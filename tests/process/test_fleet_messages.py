@@ -15,6 +15,7 @@ from oah.adapters.embedded.private import end_unused
 from oah.testing.fleet import Fleet
 from oah.testing.profiles import install_testing_agents
 from tests.support.waiting import eventually
+from tests.support.warm import warm
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
@@ -25,7 +26,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     install_testing_agents(directory / "d")
     env = {"OAH_MAIL__WAKE_PAUSE_SECONDS": "0.2", "OAH_WORKER__HEARTBEAT_SECONDS": "1"}
     try:
-        with Fleet(directory / "d", workers=1, slots=4, env=env) as opened:
+        with Fleet(directory / "d", workers=1, slots=4, env=env, starter=warm()) as opened:
             yield opened
     finally:
         end_unused(directory / "d")

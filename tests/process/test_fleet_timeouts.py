@@ -20,6 +20,7 @@ from oah.client import Client, OwnRun
 from oah.errors import Conflict, Unauthorized
 from oah.testing.fleet import Fleet
 from tests.support import eventually
+from tests.support.warm import warm
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
@@ -78,7 +79,7 @@ def fleet(directory: Path) -> Iterator[Fleet]:
         "worker-1": {"OAH_WORKER__PORT": str(PORTS["worker-1"])},
         "controller": {"OAH_CONTROLLER__PORT": str(PORTS["controller"])},
     }
-    with Fleet(directory / "d", workers=1, slots=12, own=own) as started:
+    with Fleet(directory / "d", workers=1, slots=12, own=own, starter=warm()) as started:
         yield started
 
 

@@ -20,6 +20,7 @@ from oah.cli.main import oah
 from oah.testing.fleet import Fleet
 from tests.support import eventually
 from tests.support.source import ROOT
+from tests.support.warm import warm
 
 pytestmark = pytest.mark.process
 
@@ -30,7 +31,7 @@ BYTES = bytes(range(256))
 @pytest.fixture(scope="module")
 def system() -> Iterator[Fleet]:
     directory = Path(tempfile.mkdtemp(prefix="oah-m-", dir="/tmp"))
-    with Fleet(directory / "d", api_with_workers=True, redis_url="memory://") as fleet:
+    with Fleet(directory / "d", api_with_workers=True, redis_url="memory://", starter=warm()) as fleet:
         yield fleet
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -230,7 +231,7 @@ def test_messages_outlive_the_process() -> None:
     """kill -9 of the API: what was accepted is there afterwards, and the reader goes on where it was."""
     directory = Path(tempfile.mkdtemp(prefix="oah-m-", dir="/tmp"))
     env = {"OAH_MAIL__LEASE_SECONDS": "600"}
-    with Fleet(directory / "d", api_with_workers=True, redis_url="memory://", env=env) as fleet:
+    with Fleet(directory / "d", api_with_workers=True, redis_url="memory://", env=env, starter=warm()) as fleet:
         client = fleet.client
         box = client.create_mailbox()["address"]
         for number in range(20):

@@ -21,6 +21,7 @@ from oah.testing.fleet import Fleet
 from tests.support.mock_llm import Asked, MockModel, mock_model
 from tests.support.real_agents import PROGRAMS, chosen, environment, path, settle, told
 from tests.support.waiting import eventually
+from tests.support.warm import warm
 
 NAMES = chosen()
 ONE_LINE = {"llm"}
@@ -46,7 +47,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         directory.mkdir(mode=0o700)
         stack.callback(_remove, directory)
         env = {"OAH_WORKER__PATH": path(*NAMES), "OAH_WORKER__CHECK_PROFILES": "version"}
-        yield stack.enter_context(Fleet(directory / "d", workers=1, slots=2, lease_seconds=30, env=env))
+        yield stack.enter_context(Fleet(directory / "d", workers=1, slots=2, lease_seconds=30, env=env, starter=warm()))
 
 
 def _remove(directory: Path) -> None:

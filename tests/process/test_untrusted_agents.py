@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from oah.cli.children import execute
 from oah.testing.fleet import Fleet
 
 pytestmark = pytest.mark.process
@@ -18,7 +19,9 @@ UID, GID = (65534, 65534) if ROOT else (os.getuid(), os.getgid())
 @pytest.fixture
 def fleet(short_tmp: Path, start_fleet: Callable[..., Fleet]) -> Fleet:
     short_tmp.chmod(0o711)
-    return start_fleet(workers=1, env={"OAH_WORKER__AGENT_UID": str(UID), "OAH_WORKER__AGENT_GID": str(GID)})
+    env = {"OAH_WORKER__AGENT_UID": str(UID), "OAH_WORKER__AGENT_GID": str(GID)}
+    # What /proc shows of a worker is what its own start was given.
+    return start_fleet(workers=1, env=env, starter=execute)
 
 
 def test_agents_run_as_their_user_at_home(fleet: Fleet) -> None:

@@ -27,6 +27,7 @@ from oah.testing.profiles import install_testing_agents
 from tests.support.servers_redis import RealServer, valkey_binary
 from tests.support.servers_sql import PostgresServer
 from tests.support.waiting import eventually
+from tests.support.warm import warm
 
 TERMINAL = ("completed", "failed", "cancelled", "timed_out")
 LEDGER_AGENT = f"{os.path.realpath(sys.executable)} -I -S {Path(ledger_agent.__file__).resolve()}"
@@ -233,7 +234,9 @@ def open_arena(
         url = server.url(database)
         if own is not None:
             options["own"] = own(directory, url, redis)
-        fleet = stack.enter_context(Fleet(directory / "d", database_url=url, redis_url=redis.url, **options))
+        fleet = stack.enter_context(
+            Fleet(directory / "d", database_url=url, redis_url=redis.url, starter=warm(), **options)
+        )
         arena = Arena(fleet, server, database, redis, directory / "ledger")
         stack.callback(arena.close)
         yield arena

@@ -11,6 +11,7 @@ import pytest
 
 from oah.adapters.embedded.private import end_unused
 from oah.testing.fleet import Fleet
+from tests.support.warm import warm
 
 
 @pytest.fixture
@@ -25,10 +26,11 @@ def short_tmp() -> Iterator[Path]:
 
 @pytest.fixture
 def start_fleet(short_tmp: Path) -> Iterator[Callable[..., Fleet]]:
-    """``start_fleet(workers=2, …)``: a running fleet, stopped at the end of the test. One per test and directory."""
+    """``start_fleet(workers=2, …)``: a running fleet, stopped at the end of the test. One per test and directory.
+    ``starter=execute`` where fresh interpreters matter."""
     with ExitStack() as stack:
 
         def start(name: str = "d", **options: Any) -> Fleet:
-            return stack.enter_context(Fleet(short_tmp / name, **options))
+            return stack.enter_context(Fleet(short_tmp / name, **{"starter": warm(), **options}))
 
         yield start

@@ -34,6 +34,7 @@ from tests.support.proxy import Commits, Proxy
 from tests.support.servers_redis import RealServer
 from tests.support.servers_sql import PostgresServer
 from tests.support.waiting import eventually
+from tests.support.warm import warm
 
 LEASE = 6.0
 PERIOD = LEASE / 6
@@ -395,6 +396,7 @@ def play(
             lease_seconds=LEASE,
             own={**(own or {}), "worker-1": {**near.env, **(own or {}).get("worker-1", {})}},
             wait=not cold,
+            starter=warm(),
         )
         with fleet:
             yield Scene(fleet, server, postgres, database, near, far)

