@@ -16,6 +16,7 @@ WORKERS, SESSIONS = 6, 8
 @pytest.fixture
 def arena(postgres_server: PostgresServer) -> Iterator[Arena]:
     env = {"OAH_WORKER__HEARTBEAT_SECONDS": "1", "OAH_CONTROLLER__TICK_SECONDS": "0.2"}
+    env |= {"OAH_WORKER__CHECK_PROFILES": "off"}  # looking for programs is most of a start
     with open_arena(postgres_server, workers=WORKERS, slots=2, env=env) as opened:
         yield opened
 
