@@ -99,6 +99,24 @@ def test_random_arrivals_at_a_constant_rate_do_not_make_it_swing(seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_wanted_waiting_time_is_reached_where_runs_share_slots(seed: int) -> None:
+    """Two runs to a slot is what counting asks for; the 95th percentile of waiting says how many it must be."""
+    sharing = replace(PODS, per_unit=8, oldest_wait=timedelta(hours=1))
+    wanted = replace(sharing, target_wait=timedelta(seconds=10))
+    (_, left), (_, course) = play("steady", seed, rules=sharing), play("steady", seed, rules=wanted)
+    assert late_p95(left) > 15
+    assert late_p95(course) <= 10
+    assert course.turns <= 10
+    assert max(sample.desired for sample in course.samples) <= 2 * 55
+
+
+def late_p95(course: Course) -> float:
+    """Of the second half of the runs."""
+    late = sorted(course.waits[len(course.waits) // 2 :])
+    return late[int(len(late) * 0.95)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_new_leader_and_a_registry_that_shows_nobody_end_nothing(seed: int) -> None:
     """The leader is lost while pods start, at the top and in the shrink; the registry is away at the top, while the
     pool waits to shrink, and while it grows again."""

@@ -168,8 +168,10 @@ class TestPressures:
     @pytest.mark.parametrize(("p95", "size"), [(9, 8), (11, 9), (12, 10), (15, 12), (300, 12)])
     def test_waits_beyond_the_target_want_more_by_how_much_but_at_most_half(self, p95: int, size: int) -> None:
         law = replace(CALM, per_unit=100, target_wait=10 * SECOND, oldest_wait=timedelta(hours=1))
-        seen = Signals(ready=1, running=8, slots=8, oldest_wait=20 * SECOND, wait_p95=p95 * SECOND)
+        seen = Signals(ready=20, running=8, slots=8, oldest_wait=20 * SECOND, wait_p95=p95 * SECOND)
         assert suggested(seen, law, current=8) == size
+        few = replace(seen, ready=2)  # slots beyond one for each run serve nobody
+        assert suggested(few, law, current=8) == min(size, 10)
         over = replace(seen, oldest_wait=SECOND)  # the percentile of the last minutes outlives its cause
         assert suggested(over, law, current=8) == 8
 

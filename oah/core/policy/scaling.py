@@ -173,8 +173,9 @@ def _waiting_times(signals: Signals, rules: Rules, current: int) -> dict[str, in
         units["ageing"] = current + 1
     target = rules.target_wait
     if target and signals.wait_p95 is not None and signals.wait_p95 > target and signals.oldest_wait > target:
-        more = min(signals.wait_p95 / target - 1, MOST_MORE_BY_WAITING)
-        units["wait"] = current + max(1, math.ceil(current * more))
+        more = math.ceil(current * min(signals.wait_p95 / target - 1, MOST_MORE_BY_WAITING))
+        one_each = math.ceil((signals.ready + signals.running) / rules.slots_per_unit)  # slots beyond that serve nobody
+        units["wait"] = current + max(1, min(more, one_each - current))
     return units
 
 
