@@ -65,4 +65,6 @@ class ApiContext:
     """Why this process is better started again: the claim loop of a worker inside it does not move."""
     weigh: Callable[[str], int] = lambda profile: 1
     """Slots that a run of a profile takes."""
+    subagent_reserve: int = 1
+    """Slots that are wanted free while runs of subagents wait."""
     version: str = "0"

@@ -103,6 +103,7 @@ def _api_context(kit: Kit, workers: Sequence[Worker], jobs: JobQueue, *, prepare
         written=written,
         answer_rules=workspace_rules,
         weigh=kit.weigh(),
+        subagent_reserve=settings.scale.subagent_reserve,
         version=oah_version(),
     )
 

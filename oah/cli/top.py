@@ -9,6 +9,7 @@ import click
 
 from oah.cli.connection import Connection, pass_connection
 from oah.cli.output import STATUS_COLOURS, age, cell, pressure_cell, slots_cell
+from oah.cli.pools import POOL_COLUMNS
 from oah.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -66,11 +67,22 @@ def look(client: Client) -> RenderableType:
         f"oldest {_milliseconds(queue.get('oldestSchedulableReadyAgeMs'))}   "
         f"workers {queue.get('globalActiveWorkers', 0)} ({queue.get('globalBusyWorkers', 0)} busy)"
     )
-    return Group(head, _workers(client.workers()), _runs(client.runs(limit=_RUNS)))
+    return Group(head, _pools(queue.get("pools") or []), _workers(client.workers()), _runs(client.runs(limit=_RUNS)))
 
 
 def _milliseconds(value: Any) -> str:
     return "-" if value is None else f"{float(value) / 1000:.1f}s"
+
+
+def _pools(pools: list[dict[str, Any]]) -> RenderableType:
+    from rich.table import Table
+
+    table = Table(title="pools", title_justify="left")
+    for name, _ in POOL_COLUMNS:
+        table.add_column(name.lower(), no_wrap=True)
+    for pool in pools:
+        table.add_row(*(cell(pick(pool)) for _, pick in POOL_COLUMNS))
+    return table
 
 
 def _workers(workers: list[dict[str, Any]]) -> RenderableType:

@@ -30,7 +30,11 @@ def queue(desk: Desk, caller: Caller) -> Response:
     context = desk.context
     counts = desk.counts()
     snapshot = inspect.queue_snapshot(
-        counts, context.broker.figures(), context.broker.workers(), local=context.local_workers()
+        counts,
+        context.broker.figures(),
+        context.broker.workers(),
+        local=context.local_workers(),
+        subagent_reserve=context.subagent_reserve,
     )
     return answer({**queue_document(snapshot), "pools": [pool_document(pool) for pool in _pools(desk).all()]})
 
