@@ -13,11 +13,10 @@ import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from oah.core.model.drain import AtDeadline, drain_from
+from oah.core.model.drain import AtDeadline
 from oah.core.model.ids import WorkerId
 from oah.core.model.worker import WorkerState
 from oah.errors import OahError, Unavailable
-from oah.ports.commands import CommandKind
 from oah.ports.terminal import HostLost
 from oah.runtime.component import Component, ThreadComponent
 from oah.runtime.loop import Backoff, Loop
@@ -36,6 +35,7 @@ from oah.worker.intake import Intake
 from oah.worker.keeper import Keeper
 from oah.worker.lending import Lending
 from oah.worker.losses import Losses
+from oah.worker.orders import Orders
 from oah.worker.parked import Parked, Warm
 from oah.worker.prepare import prepare
 from oah.worker.settler import Settler
@@ -123,8 +123,7 @@ class Worker(ThreadComponent):
             end_waiting=self._end_waiting,
         )
         waiting.finish, self._errands.waiting = self._attempts, waiting.all
-        self._ear = Ear(context, self._claimer, look=self._look)
-        self._intake = Intake(self._claimer, self._ear, self.elastic, changed=self._changed)
+        self._listen()
         self._vigil = Vigil(context)
         self._renew = Renew(context, self.table, self._vigil, mark_now=self._mark_now)
         self._waiting_loop = self._loop(
@@ -138,6 +137,18 @@ class Worker(ThreadComponent):
         self._mark = Mark(context, self.table, self._vigil, self._renew, losses)
         self._loops = self._timed()
         self._load_engines()
+
+    def _listen(self) -> None:
+        self._ear = Ear(self._context, self._claimer, look=self._look)
+        self._intake = Intake(self._claimer, self._ear, self.elastic, changed=self._changed)
+        self._orders = Orders(
+            self._context,
+            self._claimer,
+            self._intake,
+            self._drains,
+            self._errands,
+            stopping=lambda: self._phase is WorkerState.STOPPING,
+        )
 
     def _timed(self) -> list[Loop]:
         rules, second = self._context.rules, timedelta(seconds=1)
@@ -322,32 +333,18 @@ class Worker(ThreadComponent):
         if len(self._waiting):
             self._waiting_loop.wake()
         with contextlib.suppress(Unavailable):
-            self._take_commands()
-
-    def _take_commands(self) -> None:
-        for command in self._context.store.take_commands(self.id):
-            log.info("%s by %s", command.kind, command.by)
-            match command.kind:
-                case CommandKind.CORDON:
-                    self._intake.cordon(cordoned=True)
-                case CommandKind.UNCORDON:
-                    # Also the end of a drain that has not ended the process: what is claimed must not be given back.
-                    self._drains.end()
-                    self._claimer.stopped = self._phase is WorkerState.STOPPING
-                    self._intake.cordon(cordoned=False)
-                case CommandKind.DRAIN:
-                    self._drains.begin(drain_from(command.data))
-                    self._intake.cordon(cordoned=True)
-                case CommandKind.KILL | CommandKind.CLOSE | CommandKind.STEER | CommandKind.INPUT | CommandKind.LEND:
-                    self._errands(command)
+            self._orders()
 
     def _tidy(self) -> None:
         self._context.tidy()
 
     def _heartbeat(self) -> None:
-        """Commands are also read here, should a ``look`` have been lost, or the broker be away."""
-        self._take_commands()
-        self.report()
+        """Commands are also read here, should a ``look`` have been lost, or the broker be away. Each store is told and
+        asked, whatever became of the other."""
+        try:
+            self.report()
+        finally:
+            self._orders()
 
     def _cordon_self(self, reason: str) -> None:
         log.error("cordoned: %s", reason)

@@ -121,10 +121,10 @@ def test_an_agent_that_was_parked_during_the_drain_leaves_no_owner_row() -> None
 def test_uncordon_also_ends_a_drain() -> None:
     """What is claimed from then on would be given back at once, again and again."""
     of, _ = worker(Scripted(take_commands=told(CommandKind.DRAIN, CommandKind.UNCORDON)))
-    of._take_commands()
+    of._orders()
     assert of._draining and of._claimer.wanted() == 0
     of._stop_claims()
-    of._take_commands()
+    of._orders()
     assert not of._draining and of._claimer.wanted() == 2
 
 
@@ -135,18 +135,22 @@ def test_a_drained_worker_ends_once_unless_it_is_to_stay(wish: Drain, *, ends: i
     for _ in range(3):
         of._drains()
     assert not ended, "nobody drains it yet"
-    of._take_commands()
+    of._orders()
     for _ in range(3):
         of._drains()
     assert len(ended) == ends and of._draining
 
 
-def test_commands_are_read_while_the_broker_is_away() -> None:
-    """The heartbeat is what finds them then."""
+def test_commands_are_read_while_the_broker_is_away_and_reports_go_out_while_sql_is() -> None:
+    """The heartbeat is what finds them then; and who does not report is taken for gone."""
     of, _ = worker(Scripted(take_commands=told(CommandKind.CORDON)), report=[Unavailable("away")])
     with pytest.raises(Unavailable):
         of._heartbeat()
     assert of._intake.cordoned
+    of, broker = worker(Scripted(take_commands=[Unavailable("away")]))
+    with pytest.raises(Unavailable):
+        of._heartbeat()
+    assert broker.called("report") == 1
 
 
 @pytest.mark.parametrize("cordoned", [False, True])
