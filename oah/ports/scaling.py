@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from oah.core.model.scaling import Going
+from oah.ports.rollouts import Order
 from oah.ports.rows import Page
 
 NONE = "none"
@@ -125,9 +126,11 @@ class ScalingStore(Protocol):
         ...
 
     def open_decision(self, pool: str) -> ScaleDecision | None: ...
-    def add_decision(self, decision: NewDecision, *, over: ScaleDecision | None = None) -> ScaleDecision:
-        """Write it; the open one that was read, `over`, is overtaken with it. Raises Conflict (``scaling_taken``) when
-        another leader has written meanwhile."""
+    def add_decision(
+        self, decision: NewDecision, *, over: ScaleDecision | None = None, orders: Sequence[Order] = ()
+    ) -> ScaleDecision:
+        """Write it together with the commands to workers that follow; the open one that was read, `over`, is overtaken
+        with it. Raises Conflict (``scaling_taken``) when another leader has written meanwhile: nothing is then."""
         ...
 
     def change_decision(
@@ -137,6 +140,9 @@ class ScalingStore(Protocol):
         outcome: Outcome,
         detail: Mapping[str, Any],
         going: Mapping[str, Going],
+        by: str,
+        orders: Sequence[Order] = (),
     ) -> ScaleDecision:
-        """The row as it was read, with these. Raises Conflict (``scaling_taken``) as above."""
+        """The row as it was read, with these, together with the commands that `by` gives. Raises Conflict
+        (``scaling_taken``) as above."""
         ...

@@ -26,10 +26,11 @@ from oah.errors import Conflict, OahError, Unavailable
 from oah.ports.broker import Broker
 from oah.ports.clock import Clock, Ids
 from oah.ports.commands import CommandKind
+from oah.ports.rollouts import Order
 from oah.ports.scaling import NONE, DecisionFilter, NewDecision, Outcome, ScaleDecision, ScaleTarget
 from oah.ports.store import Store
 from oah.ports.telemetry import Telemetry
-from oah.services.commands import order
+from oah.services.commands import hint
 from oah.services.scale_look import AGAIN, Look, Lookout, TargetFailed, asking
 from oah.services.scale_story import inputs, remembered, why
 from oah.services.signals import PoolSignals
@@ -110,7 +111,6 @@ class ScaleFleet:
         self._begins = False
         self._history: History | None = None
         self._lookout.forget()
-        self._told: dict[WorkerId, float] = {}
         self._failure: str | None = None
         self._size = 0
         self._busy = False
@@ -143,9 +143,8 @@ class ScaleFleet:
             self._busy = bool(look.going)
             self._go_on(look, look.open)
             return
-        self._judge_at = now + (self._rules.every - LOOKING_ON / 2).total_seconds()
         history = self._history if self._history is not None else self._remembered(now)
-        signals = replace(look.view.signals, starting=look.starting)
+        signals = replace(look.view.signals, starting=look.starting(self._rules.shrinking.missing))
         rules = self._rules.scaling
         decision = scaling.decide(signals, rules, current=look.staying, history=history, now=now)
         story = inputs(look.view, signals, decision, rules, staying=look.staying)
@@ -155,6 +154,7 @@ class ScaleFleet:
         else:
             self._act(look, decision, story)
         self._history = decision.history
+        self._judge_at = now + (self._rules.every - LOOKING_ON / 2).total_seconds()
 
     # --- look ---
 
@@ -198,13 +198,15 @@ class ScaleFleet:
         if not resized and self._failure is not None and chosen == set(going):
             self._resize(look, size)  # it failed a moment ago, which is written down
             resized = True
-        detail: dict[str, Any] = {"uncordoned": [each for each in back if each is not None]} if back else {}
-        detail |= {} if size == look.state.size else {"size": size}
+        detail: dict[str, Any] = {} if size == look.state.size else {"size": size}
+        told = [each.worker_id for name, each in leaving.items() if name not in going and each.ours]
+        orders = [Order(each, CommandKind.UNCORDON) for each in back if each is not None]
+        orders += [Order(each, CommandKind.DRAIN, self._drain) for each in told if each is not None]
         new = self._row(look.state.size, decision.desired, decision.reason, Outcome.BEGUN)
-        row = self._store.add_decision(replace(new, inputs=story, detail=detail, going=leaving), over=look.open)
+        new = replace(new, inputs=story, detail=detail, going=leaving)
+        row = self._store.add_decision(new, over=look.open, orders=orders)
         log.info("pool %s: %d units, %d wanted: %s", self._pool, look.state.size, decision.desired, decision.reason)
-        self._uncordon(detail)
-        self._drain([look.of(name) for name in leaving if name not in going])
+        self._hint(orders)
         if not resized:
             try:
                 self._resize(look, size)
@@ -221,13 +223,11 @@ class ScaleFleet:
 
     def _go_on(self, look: Look, row: ScaleDecision) -> None:
         """With what is written down, by this leader or by another."""
-        if row.outcome is Outcome.BEGUN:
-            self._uncordon(row.detail)
         if not look.going:
             done = look.state.size == row.detail.get("size", look.state.size)
             self._end(row, Outcome.SCALED if done else Outcome.FAILED, row.detail)
             return
-        self._drain([each for each in look.members if each.going is not None])
+        row = self._tell_again(look, row)
         if look.sure and look.whole:
             self._remove(look, row, self._empty_ones(look))
 
@@ -249,10 +249,12 @@ class ScaleFleet:
         names = self._removable(look, empty)
         if not names:
             return
-        going = look.going
-        marked = {name: replace(each, removing=each.removing or name in names) for name, each in going.items()}
+        removing = {name for name, each in look.going.items() if each.removing} | set(names)
+        marked = {name: replace(row.going[name], removing=name in removing) for name in look.going}
         if marked != row.going:
-            row = self._store.change_decision(row, outcome=Outcome.DRAINING, detail=row.detail, going=marked)
+            row = self._store.change_decision(
+                row, outcome=Outcome.DRAINING, detail=row.detail, going=marked, by=self._holder
+            )
         size = look.state.size - len(names)
         self._resize(look, size, victims=names)
         log.info("pool %s: %d units, gone: %s", self._pool, size, ", ".join(names))
@@ -295,26 +297,33 @@ class ScaleFleet:
 
     # --- workers ---
 
-    def _drain(self, members: Sequence[Member]) -> None:
-        """Those that report and still take runs; each is told once in a while."""
-        now = self._clock.monotonic()
-        reports = [each.report for each in members if each.report is not None and not each.stays_out]
-        ids = [each.id for each in reports if now - self._told.get(each.id, -math.inf) >= AGAIN.total_seconds()]
-        if ids:
-            drain = replace(self._rules.drain, stay=True)
-            order(self._store, self._broker, ids, CommandKind.DRAIN, by=self._by, drain=drain)
-            self._told |= dict.fromkeys(ids, now)
-
-    def _uncordon(self, detail: Mapping[str, Any]) -> None:
-        ids = [WorkerId(each) for each in detail.get("uncordoned", ())]
-        if ids:
-            order(self._store, self._broker, ids, CommandKind.UNCORDON, by=self._by)
-        for each in ids:
-            self._told.pop(each, None)
-
     @property
-    def _by(self) -> str:
-        return f"controller:{self._holder}"
+    def _drain(self) -> Drain:
+        return replace(self._rules.drain, stay=True)
+
+    def _tell_again(self, look: Look, row: ScaleDecision) -> ScaleDecision:
+        """Those that are going and still take runs: an incarnation that was never told, or one that does not do it."""
+        orders, going = [], dict(row.going)
+        for each in look.members:
+            report, leaves = each.report, each.going
+            if report is None or leaves is None or each.stays_out:
+                continue
+            known = leaves.worker_id == report.id
+            if known and self._lookout.since("told", each.name, holds=True) < AGAIN.total_seconds():
+                continue
+            self._lookout.since("told", each.name, holds=False)
+            orders.append(Order(report.id, CommandKind.DRAIN, self._drain))
+            going[each.name] = replace(leaves, worker_id=report.id, ours=True)
+        if orders:
+            row = self._store.change_decision(
+                row, outcome=row.outcome, detail=row.detail, going=going, by=self._holder, orders=orders
+            )
+            self._hint(orders)
+        return row
+
+    def _hint(self, orders: Sequence[Order]) -> None:
+        if orders:
+            hint(self._broker, [each.worker_id for each in orders])
 
     # --- what is told ---
 
@@ -331,7 +340,7 @@ class ScaleFleet:
         )
 
     def _end(self, row: ScaleDecision, outcome: Outcome, detail: Mapping[str, Any]) -> None:
-        self._store.change_decision(row, outcome=outcome, detail=detail, going=row.going)
+        self._store.change_decision(row, outcome=outcome, detail=detail, going=row.going, by=self._holder)
         self._telemetry.count("oah_scale_decisions_total", pool=self._pool, reason=row.reason, outcome=str(outcome))
 
     def _note(self, look: Look, decision: Decision, story: Mapping[str, Any]) -> None:

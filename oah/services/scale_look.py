@@ -80,10 +80,10 @@ class Look:
         """Units that were asked for and are not there at all."""
         return max(0, self.state.size - len(self.state.members))
 
-    @property
-    def starting(self) -> int:
-        """Units that do not report, or not yet."""
-        return self.unborn + sum(1 for each in self.members if each.report is None and each.going is None)
+    def starting(self, longest: timedelta) -> int:
+        """Units that do not report yet, and may be going to: those silent for less than ``longest``."""
+        silent = [each for each in self.members if each.report is None and each.going is None]
+        return self.unborn + sum(1 for each in silent if each.silent < longest)
 
     def of(self, name: str) -> Member:
         """The member of this name."""

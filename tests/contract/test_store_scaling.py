@@ -4,15 +4,24 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from oah.core.model.drain import Drain
 from oah.core.model.ids import WorkerId
 from oah.core.model.scaling import Going
 from oah.core.policy.retention import Aged
 from oah.errors import Conflict, InvalidRequest
+from oah.ports.audit import AuditFilter
+from oah.ports.commands import CommandKind
+from oah.ports.rollouts import Order
 from oah.ports.scaling import DecisionFilter, NewDecision, Outcome, ScaleDecision
 from tests.support.store_clerk import Clerk
 
 SINCE = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 GOING = {"w-1": Going(SINCE, WorkerId("w-1.a")), "w-2": Going(SINCE, None, ours=False, removing=True)}
+
+ORDERS = (
+    Order(WorkerId("w-1.a"), CommandKind.DRAIN, Drain(timedelta(seconds=5), stay=True)),
+    Order(WorkerId("w-3.a"), CommandKind.UNCORDON),
+)
 
 
 def new(number: int, outcome: Outcome = Outcome.BEGUN, *, pool: str = "default", **more: object) -> NewDecision:
@@ -40,29 +49,43 @@ def test_a_decision_is_read_as_it_was_written(clerk: Clerk) -> None:
     assert store.open_decision("default") == written
     assert store.open_decision("other") is None
     assert (written.going, written.inputs, written.detail) == (GOING, {"ready": 3}, {"size": 4})
-    changed = store.change_decision(written, outcome=Outcome.DRAINING, detail={}, going={"w-1": GOING["w-1"]})
+    changed = store.change_decision(written, outcome=Outcome.DRAINING, detail={}, going={"w-1": GOING["w-1"]}, by="h")
     assert store.open_decision("default") == changed
     assert (changed.at, changed.inputs, list(changed.going)) == (written.at, {"ready": 3}, ["w-1"])
-    done = store.change_decision(changed, outcome=Outcome.SCALED, detail={"removed": ["w-1"]}, going={})
+    done = store.change_decision(changed, outcome=Outcome.SCALED, detail={"removed": ["w-1"]}, going={}, by="h")
     assert store.open_decision("default") is None
     assert store.scale_decisions(DecisionFilter()).items == (done,)
+
+
+def test_commands_are_given_with_the_row_that_they_follow_from(clerk: Clerk) -> None:
+    store = clerk.store
+    row = store.add_decision(new(1, going=GOING), orders=ORDERS)
+    [first, second] = [store.take_commands(order.worker_id) for order in ORDERS]
+    assert [(each.kind, each.by, each.data) for each in (*first, *second)] == [
+        (CommandKind.DRAIN, "controller:h", {"deadline_ms": 5000, "stay": True}),
+        (CommandKind.UNCORDON, "controller:h", {}),
+    ]
+    store.change_decision(row, outcome=Outcome.DRAINING, detail={}, going={}, by="other", orders=ORDERS[:1])
+    assert [each.by for each in store.take_commands(ORDERS[0].worker_id)] == ["controller:other"]
+    assert {each.action for each in store.audit_rows(AuditFilter()).items} == {"worker.drain", "worker.uncordon"}
 
 
 def test_of_two_leaders_one_writes(clerk: Clerk) -> None:
     store = clerk.store
     read = store.add_decision(new(1, going=GOING))
     with pytest.raises(Conflict) as caught:
-        store.add_decision(new(2))
+        store.add_decision(new(2), orders=ORDERS)
     assert caught.value.code == "scaling_taken"
     store.add_decision(new(3, pool="other"))
     store.add_decision(new(4, Outcome.FAILED))
-    store.change_decision(read, outcome=Outcome.DRAINING, detail={}, going=GOING)
+    store.change_decision(read, outcome=Outcome.DRAINING, detail={}, going=GOING, by="h")
     for late in (
-        lambda: store.change_decision(read, outcome=Outcome.SCALED, detail={}, going={}),
-        lambda: store.add_decision(new(5), over=read),
+        lambda: store.change_decision(read, outcome=Outcome.SCALED, detail={}, going={}, by="h", orders=ORDERS),
+        lambda: store.add_decision(new(5), over=read, orders=ORDERS),
     ):
         with pytest.raises(Conflict):
             late()
+    assert store.take_commands(WorkerId("w-1.a")) == [], "nothing of what lost"
     current = store.open_decision("default")
     assert current is not None and current.outcome is Outcome.DRAINING
     after = store.add_decision(new(6, going=GOING), over=current)

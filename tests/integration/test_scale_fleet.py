@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from oah.core.model.drain import AtDeadline, Drain
 from oah.core.model.ids import WorkerId
 from oah.core.model.rollout import Member, RolloutRules
 from oah.core.policy.scaling import Rules
 from oah.errors import Broken, Unavailable
+from oah.ports.audit import AuditFilter
 from oah.ports.scaling import Outcome
 from tests.support.scale_world import POOL, QUICK, ScaleWorld, bounds, empty_books
 
@@ -101,7 +103,7 @@ def test_another_leader_goes_on_in_the_middle_of_a_drain(world: ScaleWorld) -> N
     assert sorted(world.ended) == sorted(before)
 
 
-@pytest.mark.parametrize("at", ["add_decision", "change_decision", "command_worker", "resize"])
+@pytest.mark.parametrize("at", ["add_decision", "change_decision", "resize"])
 def test_a_leader_that_dies_anywhere_leaves_what_another_finishes(
     world: ScaleWorld, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +146,7 @@ def test_a_leader_that_dies_while_it_takes_back_leaves_nobody_cordoned(
     world.have(busy=4)
     world.passes(world.leader(bounds(0, 2)), 1)
     with monkeypatch.context() as patch:
-        patch.setattr(world.store, "command_worker", lambda *a, **k: 1 / 0, raising=False)
+        patch.setattr(world.store, "change_decision", lambda *a, **k: 1 / 0, raising=False)
         with pytest.raises(ZeroDivisionError):
             world.leader(bounds(4, 4))()
     assert world.decisions()[-1].outcome is Outcome.BEGUN
@@ -214,6 +216,84 @@ def test_while_a_rolling_restart_goes_on_nothing_shrinks(world: ScaleWorld) -> N
     world.passes(leader, 2)
     assert world.target.size == 5
     assert world.decisions()[0].inputs["doubts"] == ["a rolling restart is under way"]
+
+
+def test_a_report_that_is_old_empties_nobody(world: ScaleWorld) -> None:
+    """The store knows of a run that the report does not tell of."""
+    world.have(busy=3)
+    leader = world.leader(bounds(0, 1))
+    world.passes(leader, 1)
+    for name in world.going():
+        world.units[name].shown = 0
+    world.passes(leader, 6)
+    assert world.target.writes == []
+
+
+def test_who_is_silent_and_works_is_not_gone(world: ScaleWorld) -> None:
+    world.have(busy=3)
+    leader = world.leader(bounds(0, 1))
+    world.passes(leader, 1)
+    for name in world.going():
+        world.units[name].silent = True
+    world.passes(leader, 20)
+    assert world.target.writes == []
+    for name in world.going():
+        world.units[name].busy = 0
+    world.passes(leader, 3)
+    assert world.target.size == 1
+
+
+def test_who_is_silent_may_come_back_to_work(world: ScaleWorld) -> None:
+    """It owns nothing now, and has not been silent for long: what it was told may not have reached it."""
+    world.have(busy=0, idle=2)
+    leader = world.leader(bounds(1, 1))
+    world.units["w1"].cordoned = True
+    world.passes(leader, 1)
+    assert world.going() == {"w1"}
+    world.units["w1"].silent = True
+    world.passes(leader, 6)
+    assert world.target.writes == []
+    world.passes(leader, 10)
+    assert world.ended == ["w1"]
+
+
+def test_a_new_incarnation_that_was_told_is_taken_back_by_its_own_name(world: ScaleWorld) -> None:
+    world.have(busy=2)
+    leader = world.leader(bounds(0, 1))
+    world.passes(leader, 2)
+    [name] = world.going()
+    world.restart(name)
+    world.passes(leader, 1)
+    assert world.units[name].cordoned
+    world.units[name].busy = 1
+    world.passes(world.leader(bounds(2, 2)), 2)
+    assert not world.units[name].cordoned and world.going() == set()
+
+
+def test_a_leader_whose_look_is_old_removes_nobody_who_was_taken_back(
+    world: ScaleWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.have(busy=0, idle=3)
+    old, new = world.leader(bounds(1, 1), "old"), world.leader(bounds(3, 3), "new")
+    world.passes(old, 2)
+    read = world.store.owners_by_worker
+    taken_back: list[bool] = []
+    with monkeypatch.context() as patch:
+
+        def late(ids: object) -> object:
+            patch.undo()
+            new()
+            world.tick(0)
+            taken_back.append(not world.going())
+            return read(ids)
+
+        patch.setattr(world.store, "owners_by_worker", late, raising=False)
+        world.tick(5)
+        old()
+    assert taken_back == [True]
+    assert world.target.writes == []
+    assert world.going() == set() and len(world.units) == 3
+    assert not any(unit.cordoned for unit in world.units.values())
 
 
 def test_those_that_are_empty_wait_while_nobody_knows(world: ScaleWorld) -> None:
@@ -376,6 +456,34 @@ def test_without_a_target_what_would_be_wanted_is_written_when_it_changes(world:
     world.passes(leader, 5)
     assert [(each.desired, each.outcome, each.target) for each in world.decisions()] == [(5, Outcome.HELD, "none")]
     assert world.target.writes == []
+
+
+def test_those_that_go_are_told_how_long_they_have(world: ScaleWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.have(busy=2)
+    drain = Drain(timedelta(seconds=90), AtDeadline.REQUEUE)
+    world.passes(world.leader(bounds(0, 1), drain=drain), 1)
+    [name] = world.going()
+    assert world.units[name].told == {"deadline_ms": 90_000, "then": "requeue", "stay": True}
+    assert {row.action for row in world.store.audit_rows(AuditFilter()).items} == {"worker.drain"}
+    [row] = world.store.audit_rows(AuditFilter()).items
+    assert row.actor == "controller:one"
+
+
+def test_one_that_never_comes_is_no_promise_for_ever(world: ScaleWorld) -> None:
+    world.have(busy=1)
+    world.start("w2", timedelta(days=1))
+    world.target.size = 2
+    leader = world.leader(bounds(2, 2))
+    world.passes(leader, 1)
+    world.ready = 9
+    world.passes(world.leader(bounds(2, 9)), 2)
+    assert world.decisions()[-1].inputs["starting"] == 1
+    world.tick(120)
+    world.passes(leader, 20)
+    world.units["w1"].busy = 0
+    world.ready = 0
+    world.passes(world.leader(bounds(1, 1)), 40)
+    assert "w2" in world.ended, "silent for long, and owning nothing: it goes before any that works"
 
 
 def test_a_new_leader_keeps_the_cooldown_of_the_last(world: ScaleWorld) -> None:

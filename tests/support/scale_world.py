@@ -48,7 +48,10 @@ class Unit:
     silent: bool = False
     deaf: bool = False
     """Takes no commands."""
+    shown: int | None = None
+    """Runs that its report tells of; None: as it is. The store always knows."""
     heard: list[str] = field(default_factory=list)
+    told: dict[str, Any] = field(default_factory=dict)
 
     @property
     def id(self) -> WorkerId:
@@ -56,10 +59,11 @@ class Unit:
 
     def report(self, *, slots: int) -> WorkerReport:
         started = datetime.fromtimestamp(self.born, UTC)
-        state = WorkerState.BUSY if self.busy else WorkerState.IDLE
+        busy = self.busy if self.shown is None else self.shown
+        state = WorkerState.BUSY if busy else WorkerState.IDLE
         return WorkerReport(
             id=self.id, name=self.name, host="h", pid=1, pool=POOL, profiles=("shell",), state=state, slots=slots,
-            busy=self.busy, parked=self.parked, cordoned=self.cordoned, draining=self.draining, version="1",
+            busy=busy, parked=self.parked, cordoned=self.cordoned, draining=self.draining, version="1",
             started_at=started,
         )  # fmt: skip
 
@@ -207,6 +211,7 @@ class ScaleWorld:
         for unit in self.units.values():
             for command in [] if unit.deaf else self.store.take_commands(unit.id):
                 unit.heard.append(command.kind.value)
+                unit.told = dict(command.data)
                 unit.cordoned = unit.draining = command.kind is not CommandKind.UNCORDON
 
     def decisions(self) -> list[ScaleDecision]:

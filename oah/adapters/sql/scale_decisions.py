@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import insert, select, text, update
+from sqlalchemy import Connection, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
 
 from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.columns import now
+from oah.adapters.sql.commands import command
 from oah.adapters.sql.fleet_tables import OPEN_DECISION
 from oah.adapters.sql.fleet_tables import scale_decisions as table
 from oah.adapters.sql.pages import paged
 from oah.core.model.ids import WorkerId
 from oah.core.model.scaling import Going
 from oah.errors import Conflict
+from oah.ports.rollouts import Order
 from oah.ports.scaling import DecisionFilter, NewDecision, Outcome, ScaleDecision
 from oah.ports.store import Page
 
@@ -47,7 +49,9 @@ class ScaleDecisions(Aggregate):
             row = connection.execute(select(table).where(table.c.pool == pool, text(OPEN_DECISION))).first()
         return None if row is None else _decision(row)
 
-    def add_decision(self, decision: NewDecision, *, over: ScaleDecision | None = None) -> ScaleDecision:
+    def add_decision(
+        self, decision: NewDecision, *, over: ScaleDecision | None = None, orders: Sequence[Order] = ()
+    ) -> ScaleDecision:
         """The index of open ones lets one of two leaders win."""
         values = {
             "id": decision.id,
@@ -71,6 +75,7 @@ class ScaleDecisions(Aggregate):
                 row = connection.execute(insert(table).values(**values, at=now()).returning(table)).one()
             except IntegrityError as error:
                 raise _taken(decision.pool) from error
+            _give(connection, orders, by=decision.holder)
         return _decision(row)
 
     def change_decision(
@@ -80,15 +85,24 @@ class ScaleDecisions(Aggregate):
         outcome: Outcome,
         detail: Mapping[str, Any],
         going: Mapping[str, Going],
+        by: str,
+        orders: Sequence[Order] = (),
     ) -> ScaleDecision:
         """By compare-and-set of the version."""
         values = {"outcome": outcome.value, "detail": dict(detail), "going": _written(going)}
         statement = _as_read(decision).values(**values, version=decision.version + 1).returning(table)
         with self._database.write() as connection:
             row = connection.execute(statement).first()
-        if row is None:
-            raise _taken(decision.pool)
+            if row is None:
+                raise _taken(decision.pool)
+            _give(connection, orders, by=by)
         return _decision(row)
+
+
+def _give(connection: Connection, orders: Sequence[Order], *, by: str) -> None:
+    for order in orders:
+        data = None if order.drain is None else order.drain.data()
+        command(connection, order.worker_id, order.kind, by=f"controller:{by}", data=data)
 
 
 def _as_read(decision: ScaleDecision) -> Any:
