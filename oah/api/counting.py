@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from oah.api.context import ApiContext
-from oah.ports.store import StoreCounts
+from oah.services.inspect import Counted, count
 from oah.services.sparing import Sparing
 
 
@@ -14,9 +14,9 @@ class Counting:
 
     def __init__(self, context: ApiContext) -> None:
         self._lock = threading.Lock()
-        self._counts = Sparing(context.clock, lambda: context.store.counts(None, lease=context.lease))
+        self._counts = Sparing(context.clock, lambda: count(context.store, context.broker, lease=context.lease))
 
-    def __call__(self) -> StoreCounts:
+    def __call__(self) -> Counted:
         """Of all workspaces; a little old where counting takes long. Raises Unavailable."""
         with self._lock:
             return self._counts()

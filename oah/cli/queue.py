@@ -14,8 +14,10 @@ from oah.cli.direct import direct_broker, direct_option, direct_store
 from oah.cli.failures import Exit
 from oah.cli.output import Document, cell, emit_json, facts, field, json_option, plain, seconds_cell, table
 from oah.cli.pools import POOL_COLUMNS
+from oah.errors import Forbidden
 
 if TYPE_CHECKING:
+    from oah.client import Client
     from oah.settings import Settings
 
 _NAMED = 5
@@ -70,19 +72,23 @@ def inspect(connection: Connection, /, session_id: str, *, direct: bool, as_json
         document = _inspect_directly(connection.settings, session_id)
     else:
         client = connection.client
-        seen = client.queue_session(session_id)
-        document = {
-            "session": client.session(session_id),
-            "owner": seen["owner"],
-            "broker": seen["broker"],
-            "queue": client.session_queue(session_id),
-        }
+        document = {"session": client.session(session_id), **_seen(client, session_id)}
+        document["queue"] = client.session_queue(session_id)
     if as_json:
         emit_json(document)
         return
     facts({name: value for name, value in document.items() if name != "queue"})
     click.echo()
     table(document["queue"], _QUEUE_COLUMNS)
+
+
+def _seen(client: Client, session_id: str) -> dict[str, Any]:
+    """Its owner and its place; not for a key that may only read."""
+    try:
+        seen = client.queue_session(session_id)
+    except Forbidden:
+        return {}
+    return {"owner": seen["owner"], "broker": seen["broker"]}
 
 
 def _inspect_directly(settings: Settings, session_id: str) -> dict[str, Any]:

@@ -80,8 +80,28 @@ class QueueSnapshot:
     figures: QueueFigures
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What counting SQL found, and how many sessions were ready in the broker a moment before: compared with those of
+    another moment, the counts would tell of sessions that only came or went meanwhile."""
+
+    counts: StoreCounts
+    ready_sessions: int
+
+    @property
+    def stale(self) -> int:
+        """Sessions that are ready in the broker and have nothing eligible in SQL, as far as counts can tell."""
+        return max(0, self.ready_sessions - self.counts.ready_sessions)
+
+
+def count(store: Store, broker: Broker, *, lease: timedelta) -> Counted:
+    """Count, at the cost of what is queued. Raises Unavailable."""
+    ready = sum(depth.sessions for depth in broker.figures().ready)
+    return Counted(store.counts(None, lease=lease), ready)
+
+
 def queue_snapshot(
-    counts: StoreCounts,
+    counted: Counted,
     figures: QueueFigures,
     reports: Sequence[WorkerReport],
     *,
@@ -89,6 +109,7 @@ def queue_snapshot(
     subagent_reserve: int = 1,
 ) -> QueueSnapshot:
     """The health snapshot, out of what SQL, broker and registry say: half a picture would mislead."""
+    counts = counted.counts
     workers = [worker for worker in reports if worker.state is not WorkerState.STOPPING]
     mine = [worker for worker in workers if worker.id in local]
     served = {lane for worker in workers if not (worker.cordoned or worker.draining) for lane in worker.lanes}
@@ -106,7 +127,7 @@ def queue_snapshot(
         subagent_ready_session_count=subagents,
         subagent_ready_queue_depth=counts.ready_subagent_runs,
         locked_ready_session_count=counts.locked_sessions,
-        stale_ready_session_count=max(0, ready - counts.ready_sessions),
+        stale_ready_session_count=counted.stale,
         capped_ready_session_count=sum(depth.capped for depth in figures.ready),
         oldest_schedulable_ready_age=_oldest(schedulable),
         busy_workers=sum(1 for worker in mine if worker.busy),

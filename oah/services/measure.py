@@ -11,15 +11,19 @@ from oah.core.model.worker import WorkerReport, WorkerState
 from oah.core.policy.waiting import WaitCode
 from oah.ports.broker import Broker, QueueFigures
 from oah.ports.clock import Clock
-from oah.ports.store import Store, StoreCounts
+from oah.ports.store import Store
 from oah.ports.telemetry import Telemetry
 from oah.services.explain import Dispatch, diagnose
+from oah.services.inspect import Counted, count
 from oah.services.sparing import Sparing
 
 _LOOKED_AT = 100
 _LEADERS = (
     "oah_queued_runs",
     "oah_deferred_runs",
+    "oah_ready_runs",
+    "oah_locked_ready_sessions",
+    "oah_stale_ready_sessions",
     "oah_running_runs_without_heartbeat",
     "oah_recovery_on_hold",
     "oah_active_runs",
@@ -49,19 +53,22 @@ class MeasureQueues:
     telemetry: Telemetry
     lease: timedelta
     clock: Clock
-    _count: Sparing[StoreCounts] = field(init=False)
+    _count: Sparing[Counted] = field(init=False)
     _lanes: frozenset[tuple[str, ReadyClass]] = field(default_factory=frozenset)
     _unserved: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
-        self._count = Sparing(self.clock, lambda: self.store.counts(None, lease=self.lease))
+        self._count = Sparing(self.clock, lambda: count(self.store, self.broker, lease=self.lease))
 
     def __call__(self) -> None:
         """SQL, then the broker, then the registry."""
-        counts = self._count()
-        gauge = self.telemetry.gauge
+        counted = self._count()
+        counts, gauge = counted.counts, self.telemetry.gauge
         gauge("oah_queued_runs", counts.runs.get(RunStatus.QUEUED, 0))
         gauge("oah_deferred_runs", counts.deferred)
+        gauge("oah_ready_runs", counts.ready_runs)
+        gauge("oah_locked_ready_sessions", counts.locked_sessions)
+        gauge("oah_stale_ready_sessions", counted.stale)
         gauge("oah_running_runs_without_heartbeat", counts.stale_owners)
         for status in (RunStatus.RUNNING, RunStatus.WAITING_TOOL):
             gauge("oah_active_runs", counts.runs.get(status, 0), status=str(status))

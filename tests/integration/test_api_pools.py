@@ -121,6 +121,12 @@ def test_figures_agree_wherever_they_are_asked_for(apis: Deployment) -> None:
     assert {status: count for status, count in queue["runs"].items() if count} == by_status
     assert shown["oah_queued_runs"] == by_status["queued"] == 13
     assert shown['oah_active_runs{status="running"}'] == by_status["running"] == 3
+    for series, name in (
+        ("oah_ready_runs", "readyQueueDepth"),
+        ("oah_locked_ready_sessions", "lockedReadySessionCount"),
+        ("oah_stale_ready_sessions", "staleReadySessionCount"),
+    ):
+        assert shown[series] == queue[name]
     running = sql(
         apis,
         "SELECT s.pool, count(*) FROM runs r JOIN sessions s ON s.id = r.session_id WHERE r.status = 'running'"

@@ -27,6 +27,9 @@ POOLS = (
         pool=None,
         quantile=QUANTILE,
     ),
+    gauge("oah_ready_runs", "Eligible runs of sessions that nobody owns and nothing holds, counted in SQL (leader)"),
+    gauge("oah_locked_ready_sessions", "Sessions with an owner and an eligible run (leader)"),
+    gauge("oah_stale_ready_sessions", "Sessions that are offered with nothing to start, by counts (leader)"),
     counter(
         "oah_queue_repairs_total",
         "Sessions whose place in the ready queue was put right, or entries that nothing confirmed",

@@ -28,9 +28,8 @@ def queue(desk: Desk, caller: Caller) -> Response:
     """The health snapshot of queue and fleet, with the pools. What is counted in SQL (depths, runs) is anew each time
     while counting is quick; else it is at most twenty times as old as counting takes."""
     context = desk.context
-    counts = desk.counts()
     snapshot = inspect.queue_snapshot(
-        counts,
+        desk.counts(),
         context.broker.figures(),
         context.broker.workers(),
         local=context.local_workers(),
