@@ -65,6 +65,8 @@ class Elastic:
         self.pressure = Pressure()
         self.pressed: Pressed = lambda *, under: None
         """Told when it begins and when it ends."""
+        self.taking: Callable[[], bool] = lambda: True
+        """Whether new runs are taken at all: no slot is opened for a cordoned worker."""
         self.opened: Callable[[], None] = lambda: None
         """Told when there are more slots."""
 
@@ -77,7 +79,7 @@ class Elastic:
     @property
     def may_open(self) -> bool:
         """Whether it would open more slots."""
-        return self._slots.size < self._context.rules.slots and not self.pressure
+        return self._slots.size < self._context.rules.slots and not self.pressure and self.taking()
 
     @property
     def short_of_memory(self) -> bool:
@@ -145,14 +147,15 @@ class Elastic:
             self._change(size, decision, signals, now)
 
     def _rules(self, now: float, size: int) -> Rules:
-        """Never fewer than were used lately; under pressure never more than there are. What is used lately is all the
-        damping there is, and the counts all the pressure: a slot carries one run, and waiting opens no other."""
+        """Never fewer than were used lately; under pressure, or cordoned, never more than there are. What is used
+        lately is all the damping there is, and the counts all the pressure: a slot carries one run, and waiting opens
+        no other."""
         rules, idle = self._context.rules, self._context.rules.slot_idle.total_seconds()
         used = self._slots.peak()
         for slot in range(min(used, rules.slots)):
             self._last_used[slot] = now
         lately = sum(1 for moment in self._last_used if now - moment < idle)
-        most = size if self.pressure else rules.slots
+        most = rules.slots if self.may_open else size
         least = min(max(rules.least, lately), most)
         return Rules(
             minimum=least,

@@ -17,6 +17,7 @@ class Intake:
         self._ear = ear
         self._changed = changed
         elastic.pressed, elastic.opened = self.press, self.opened
+        elastic.taking = lambda: claimer.takes
 
     @property
     def cordoned(self) -> bool:

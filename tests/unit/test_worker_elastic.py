@@ -138,6 +138,16 @@ def test_pressure_stops_growth_and_claims_and_ends_clearly_below() -> None:
     assert not desk.elastic.short_of_memory
 
 
+def test_no_slot_is_opened_for_a_worker_that_takes_nothing() -> None:
+    desk = Desk()
+    desk.use(2)
+    desk.ready = {OWN: 6}
+    desk.elastic.taking = lambda: False
+    assert (desk.sizes(5), desk.broker.called("figures")) == ([2] * 5, 0)
+    desk.elastic.taking = lambda: True
+    assert desk.sizes(1) == [8]
+
+
 def test_under_pressure_idle_slots_still_close() -> None:
     desk = Desk()
     desk.use(2)
