@@ -116,7 +116,9 @@ def worker_of(
         outcomes=HistoryFile(identity.directory / "history.db"),
         recover=kit.recover(),
         promote=kit.promote,
-        claim_rules=claim_order.Rules(),
+        claim_rules=claim_order.Rules(
+            **section.class_weights.model_dump(), subagent_reserve=min(section.subagent_reserve, slots - 1)
+        ),
         retry_rules=retry_rules(settings, catalogue),
         figures=gauge.read,
         machine=MachineGauge(settings.data_dir).read,

@@ -30,13 +30,13 @@ def _required(kind: str, name: str | None) -> None:
 
 
 @click.command()
-@click.argument("kind", type=_KINDS)
+@click.argument("kind", metavar="KIND", type=_KINDS)
 @click.argument("name", required=False)
 @click.option("--reason", help="Shown to whoever asks why runs wait.")
 @json_option
 @pass_connection
 def pause(connection: Connection, /, kind: str, name: str | None, *, reason: str | None, as_json: bool) -> None:
-    """Start no run of a workspace, a pool, a profile, a session, or any; what runs goes on."""
+    """Start no run of a KIND: workspace, pool, profile, session, or all (no NAME); what runs goes on."""
     _required(kind, name)
     if kind == "session":
         if reason is not None:
@@ -48,12 +48,12 @@ def pause(connection: Connection, /, kind: str, name: str | None, *, reason: str
 
 
 @click.command()
-@click.argument("kind", type=_KINDS)
+@click.argument("kind", metavar="KIND", type=_KINDS)
 @click.argument("name", required=False)
 @json_option
 @pass_connection
 def resume(connection: Connection, /, kind: str, name: str | None, *, as_json: bool) -> None:
-    """Undo a pause."""
+    """Undo a pause; KIND and NAME as there."""
     _required(kind, name)
     client = connection.client
     done = client.resume_session(name or "") if kind == "session" else client.resume(kind, name)
@@ -84,12 +84,12 @@ def list_(connection: Connection, /, *, as_json: bool) -> None:
 
 
 @cap.command("set")
-@click.argument("kind", type=click.Choice(["profile", "workspace", "all"]))
+@click.argument("kind", metavar="KIND", type=click.Choice(["profile", "workspace", "all"]))
 @click.argument("name_and_most", metavar="[NAME] RUNS|none", nargs=-1)
 @json_option
 @pass_connection
 def set_(connection: Connection, /, kind: str, name_and_most: tuple[str, ...], *, as_json: bool) -> None:
-    """So many runs at once: `oah cap set profile shell 20`, `oah cap set all 200`; none lifts it."""
+    """So many runs at once, of a profile, a workspace, or all: `oah cap set profile shell 20`, `oah cap set all 200`."""
     *names, word = name_and_most or ("",)
     if len(names) != (kind != "all"):
         raise click.UsageError("oah cap set all RUNS" if kind == "all" else f"oah cap set {kind} NAME RUNS")

@@ -26,6 +26,14 @@ class PressureSettings(Section):
     """No pressure is shorter."""
 
 
+class ClassWeights(Section):
+    """How often each class is looked at first (details: docs/explanation/fairness.md)."""
+
+    interactive: int = Field(default=8, ge=1, le=100)
+    subagent: int = Field(default=4, ge=1, le=100)
+    background: int = Field(default=1, ge=1, le=100)
+
+
 class WorkerSettings(Section):
     """A worker process (or an embedded worker)."""
 
@@ -50,6 +58,9 @@ class WorkerSettings(Section):
     """How long a question of an agent stands; a profile may say otherwise (``wait_timeout_seconds``)."""
     warm_idle_seconds: float = Field(default=600, gt=0)
     affinity_seconds: float = Field(default=2, ge=0)
+    class_weights: ClassWeights = ClassWeights()
+    subagent_reserve: int = Field(default=0, ge=0)
+    """So many slots (never all) take runs of subagents alone, and what goes on after an answer."""
     drain_grace_seconds: float = Field(default=60, ge=0)
     drain_then: AtDeadline = AtDeadline.REQUEUE
     """What becomes of runs that still run when the grace of a drain, or of a stop by signal, is over."""

@@ -222,7 +222,7 @@ class Claimer:
                 request=token,
                 lease=self._context.rules.lease,
                 counter=counter,
-                want=share.want,
+                want=self._less_reserve(share.want, resumes_only=resumes_only),
                 order=order(view, self._claim_rules, counter=self._turn),
                 suspect_place=place,
                 resumes_only=resumes_only,
@@ -231,6 +231,11 @@ class Claimer:
         flight = self._flight
         reply = self._claim(flight.request)
         return reply, self._table.answered(flight.request.request, reply.sessions, sent_at=flight.first_sent)
+
+    def _less_reserve(self, want: int, *, resumes_only: bool) -> int:
+        """The reserve is no one's but the subagents': they get it by the next claim."""
+        reserve = self._context.claim_rules.subagent_reserve
+        return want - reserve if want > reserve and not resumes_only else want
 
     @property
     def _claim_rules(self) -> Rules:

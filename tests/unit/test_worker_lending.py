@@ -11,6 +11,7 @@ import pytest
 
 from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
+from oah.core.policy.claim_order import Rules
 from oah.errors import EpochMismatch, Unavailable
 from oah.ports.broker import Claimed, ClaimReply, Target
 from oah.ports.commands import CommandKind, WorkerCommand
@@ -159,3 +160,22 @@ def test_beyond_the_limit_of_what_waits_only_children_start(desk: Desk) -> None:
     desk.claimer.step()
     classes = {ready_class for _, ready_class in desk.requests[0].order}
     assert classes == {ReadyClass.RESUME, ReadyClass.SUBAGENT}
+
+
+@pytest.mark.parametrize(("idle", "want", "all_classes"), [(4, 3, True), (2, 1, True), (1, 1, False)])
+def test_the_reserve_goes_to_subagents_alone(idle: int, want: int, *, all_classes: bool) -> None:
+    requests: list[Any] = []
+
+    def claim(epoch: Any, request: Any) -> ClaimReply:
+        requests.append(request)
+        return ClaimReply((), False, None, timedelta(0))
+
+    made = context(Scripted(check=[None]), Scripted(claim=[claim]), claim_rules=Rules(subagent_reserve=1))
+    slots: Any = SimpleNamespace(idle=idle, size=4)
+    claimer = Claimer(made, Table(lease=timedelta(seconds=30), margin=timedelta(seconds=5)), slots, wake=lambda: None)
+    claimer.hint()
+    claimer.step()
+    [request] = requests
+    classes = {ready_class for _, ready_class in request.order}
+    assert request.want == want
+    assert (ReadyClass.INTERACTIVE in classes) == all_classes and ReadyClass.SUBAGENT in classes
