@@ -89,7 +89,7 @@ def list_(connection: Connection, /, *, as_json: bool) -> None:
 @json_option
 @pass_connection
 def set_(connection: Connection, /, kind: str, name_and_most: tuple[str, ...], *, as_json: bool) -> None:
-    """So many runs at once, of a profile, a workspace, or all: `oah cap set profile shell 20`, `oah cap set all 200`."""
+    """So many runs at once, of a profile, a workspace, all: `oah cap set profile shell 20`, `oah cap set all 200`."""
     *names, word = name_and_most or ("",)
     if len(names) != (kind != "all"):
         raise click.UsageError("oah cap set all RUNS" if kind == "all" else f"oah cap set {kind} NAME RUNS")
