@@ -216,6 +216,22 @@ def test_fleet_and_operations() -> None:
     assert worker["name"] in call("top", "--once").stdout
 
 
+def test_what_workers_measured_reaches_whoever_asks(session: str) -> None:
+    assert call("run", "submit", session, "echo hi", "--wait").exit_code == 0
+    eventually(
+        lambda: document("queue", "stats")["queueWait"]["interactive"]["startedCount"] > 0,
+        within=20,
+        what="the worker has reported how long the run had waited",
+    )
+    waits = document("queue", "stats")["queueWait"]["interactive"]
+    assert 0 < waits["p50Ms"] <= waits["p95Ms"] < 60_000
+    [pool] = document("pool", "list")["items"]
+    assert (pool["pool"], pool["workers"]) == ("default", 1)
+    assert pool["wait_p95_seconds"] is not None
+    assert document("queue", "repair", "--dry-run")["faults"] == {}
+    assert document("queue", "inspect", session)["broker"]["place"] in ("idle", "parked", "leased")
+
+
 def test_keys_and_workspaces(session: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert call("workspace", "create", "blue").exit_code == 0
     assert call("workspace", "create", "blue").exit_code == 4
