@@ -36,6 +36,7 @@ from oah.cli.findings import (
     warn,
 )
 from oah.cli.output import STATUS_COLOURS, emit_json, json_option
+from oah.cli.sizing import judge_scaling
 from oah.cli.stuck import judge_diagnosis
 from oah.errors import InvalidRequest, OahError
 from oah.services import explain
@@ -107,10 +108,13 @@ def examine_api(connection: Connection) -> list[Finding]:
     def stuck() -> Iterator[Finding]:
         yield from judge_diagnosis(client.diagnosis())
 
+    def scaling() -> Iterator[Finding]:
+        yield from judge_scaling(client.pools(), client.scale_decisions(limit=100))
+
     found = guarded("api", alive)
     if found[-1].level is Level.ERROR:
         return found
-    looks = {"ready": ready, "fleet": fleet, "queue": queue, "stuck": stuck}
+    looks = {"ready": ready, "fleet": fleet, "queue": queue, "scaling": scaling, "stuck": stuck}
     return [*found, *(finding for check, look in looks.items() for finding in guarded(check, look))]
 
 

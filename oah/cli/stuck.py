@@ -14,7 +14,7 @@ _NAMED = 5
 _BAD = {
     "silent": (
         "owner(s) have marked nothing for more than a lease and are not recovered",
-        "is there a leader? oah controller show; its decisions: oah controller decisions",
+        "is there a leader? oah controller show; what it did: oah controller decisions --at HOST:PORT",
     ),
     "unheeded": (
         "run(s) were asked to stop longer ago than killing takes",

@@ -1,7 +1,7 @@
 """What doctor calls wrong, from values alone; and its two ways to look, against a scripted API and fakes."""
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
@@ -20,6 +20,7 @@ from oah.cli.findings import (
     judge_store,
 )
 from oah.cli.main import oah
+from oah.cli.sizing import judge_scaling
 from oah.cli.stuck import judge_diagnosis
 from oah.client import Client
 from oah.settings import Settings
@@ -156,6 +157,8 @@ HEALTHY = {
     "/v1/controller": {"leader": "c.1", "epoch": "e"},
     "/v1/queue": {"uniqueReadySessionCount": 0, "readySessionCount": 0},
     "/v1/diagnosis": {"waiting": [], "silent": []},
+    "/v1/pools": {"items": [], "next_cursor": None},
+    "/v1/controller/decisions": {"items": [], "next_cursor": None},
 }
 
 
@@ -166,11 +169,35 @@ def test_a_healthy_deployment_exits_0() -> None:
     assert {"api", "ready", "workers", "leader", "queue", "settings"} <= {f["check"] for f in document["findings"]}
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/v1/workers", "/v1/queue", "/v1/diagnosis"])
+@pytest.mark.parametrize("path", [path for path in HEALTHY if path != "/v1/controller"])
 def test_whatever_is_away_is_a_finding_and_exit_1(path: str) -> None:
     result = _doctor({k: v for k, v in HEALTHY.items() if k != path})
     assert result.exit_code == 1
     assert "away" in result.stdout
+
+
+NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("change", "level", "words"),
+    [
+        ({}, None, ""),
+        ({"outcome": "failed", "detail": {"error": "forbidden"}}, "error", "kubernetes failed 2h ago: forbidden"),
+        ({"outcome": "failed", "detail": {"size": 4}}, "error", "it did not do what it was asked"),
+        ({"going": {"w-2": {"since": "2026-01-02T10:30:00Z"}}}, "warning", "w-2 drain for 90m"),
+        ({"going": {"w-2": {"since": "2026-01-02T11:30:00Z"}}}, None, ""),
+        ({"desired": 8}, "warning", "at its maximum, and 5 slot(s) more"),
+        ({"desired": 8, "target": "none"}, None, ""),
+    ],
+)
+def test_sizes(change: dict, level: str | None, words: str) -> None:
+    decision = {"pool": "gpu", "at": "2026-01-02T10:00:00Z", "target": "kubernetes", "outcome": "scaled", "desired": 3}
+    decision |= {"inputs": {"maximum": 8}, "detail": {}, "going": {}} | change
+    older = {**decision, "outcome": "failed", "detail": {"error": "of yesterday"}}
+    [finding] = judge_scaling([{"pool": "gpu", "ready": 5}], [decision, older], now=NOW)
+    assert (None if finding.level is Level.OK else str(finding.level)) == level
+    assert words in finding.message
 
 
 def _one(run: str | None, session: str = "s1", seconds: float = 200.0) -> dict:
