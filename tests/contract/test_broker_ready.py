@@ -99,3 +99,13 @@ def test_what_is_no_stray_any_more_stays(desk: Desk) -> None:
         == 0
     )
     assert desk.broker.weed(desk.epoch, []) == 0
+
+
+def test_a_lane_that_lost_its_index_and_was_dropped_is_seen_again(desk: Desk) -> None:
+    desk.hear("a")
+    desk.client.delete(SINCE)
+    desk.broker.tick(desk.epoch, limit=1)
+    assert desk.broker.ready_sets() == []
+    desk.ensure("a")
+    assert desk.broker.ready_sets() == [AGES, TAKEN_FROM]
+    assert sum(depth.sessions for depth in desk.broker.figures().ready) == 1

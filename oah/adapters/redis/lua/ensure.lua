@@ -18,6 +18,7 @@ local function mend_ready(s, priority)
   set_priority(s, priority)
   call('ZADD', key_ready(s.lane, s.class, s.ws), rank_of(s), s.id)
   call('ZADD', key_since(s.lane, s.class), 'NX', number(now()), s.id)
+  call('SADD', key_lanes(), s.lane) -- tick may have dropped it meanwhile
   enter_ring(s.lane, s.class, s.ws)
   save_session(s)
 end
