@@ -53,7 +53,7 @@ def test_every_process_that_is_started_is_a_console_script() -> None:
 
 def test_units_signal_the_main_process_alone_and_leave_time_to_drain() -> None:
     units = files(".service", under=DEPLOY / "systemd")
-    assert len(units) == 4
+    assert len(units) == 5
     for unit in units:
         text = unit.read_text()
         assert "\nKillMode=mixed\n" in text, name(unit)
