@@ -23,6 +23,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from oah.adapters.redis.rim import group_word
+from oah.core.model.group import ALL, Group, GroupKind, of_pool, of_profile
 from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.run import PRIORITY, ReadyClass
@@ -32,6 +34,7 @@ from oah.ports.broker import (
     ClaimRequest,
     Ensure,
     Free,
+    GroupCap,
     Hear,
     Held,
     Hold,
@@ -57,6 +60,8 @@ run_classes = st.sampled_from(["interactive", "subagent", "background"])
 classes = st.sampled_from([cls.value for cls in PRIORITY])
 maybe_classes = st.none() | classes
 targets = st.sampled_from([target.value for target in Target])
+priorities = st.sampled_from([0, 0, 7, -7])
+GROUPS = (ALL, of_profile("shell"), of_profile("python"), of_pool("pool"))
 
 
 def lane(name: str) -> Lane:
@@ -95,17 +100,18 @@ class BrokerMachine(RuleBasedStateMachine):
 
     # what happens to sessions
 
-    @rule(name=names, cls=run_classes)
-    def enqueue(self, name: str, cls: str) -> None:
-        hear = Hear(SessionId(name), RunId(f"r{next(self.numbers)}"), lane(name), workspace(name), ReadyClass(cls))
+    @rule(name=names, cls=run_classes, priority=priorities)
+    def enqueue(self, name: str, cls: str, priority: int) -> None:
+        run = RunId(f"r{next(self.numbers)}")
+        hear = Hear(SessionId(name), run, lane(name), workspace(name), ReadyClass(cls), priority=priority)
         (placed,) = self.broker.enqueue(self.epoch, [hear])
         assert placed.place == self.model.enqueue(name, cls)
         assert placed.owner == (self.model[name].worker if placed.place == "parked" else None)
 
-    @rule(name=names, cls=classes)
-    def ensure(self, name: str, cls: str) -> None:
+    @rule(name=names, cls=classes, priority=priorities)
+    def ensure(self, name: str, cls: str, priority: int) -> None:
         (placed,) = self.broker.ensure(
-            self.epoch, [Ensure(SessionId(name), lane(name), workspace(name), ReadyClass(cls))]
+            self.epoch, [Ensure(SessionId(name), lane(name), workspace(name), ReadyClass(cls), priority=priority)]
         )
         assert placed.place == self.model.ensure(name, cls)
 
@@ -141,6 +147,7 @@ class BrokerMachine(RuleBasedStateMachine):
         assert set(taken) <= open_to.keys()
         suspects = [name for name in taken if open_to[name] == "suspect"]
         assert len(suspects) <= suspect
+        self.within_caps(taken, open_to, before)
         if len(taken) < want:
             self.nothing_left(taken, open_to, suspects)
         self.oldest_first(taken, before)
@@ -271,6 +278,12 @@ class BrokerMachine(RuleBasedStateMachine):
         self.broker.limits(self.epoch, [WorkspaceLimit(WorkspaceId("capped"), 2, cap)])
         self.cap = cap
 
+    @rule(caps=st.dictionaries(st.sampled_from(GROUPS), st.sampled_from([0, 1, 3]), max_size=2))
+    def change_caps(self, caps: dict[Group, int]) -> None:
+        """0: paused. A pool has no other."""
+        given = {group: 0 if group.kind is GroupKind.POOL else most for group, most in caps.items()}
+        self.broker.caps(self.epoch, [GroupCap(group, most) for group, most in given.items()])
+
     # what is lost
 
     @rule()
@@ -375,6 +388,19 @@ class BrokerMachine(RuleBasedStateMachine):
         value = self.client.hget("oah:{0}:ws:capped", "cap")
         return int(value) if value else None
 
+    def caps(self) -> dict[Group, int]:
+        """As the broker has them: a snapshot may have brought others back."""
+        stored = self.client.hgetall("oah:{0}:caps")
+        return {group: int(stored[word]) for group in GROUPS if (word := group_word(group).encode()) in stored}
+
+    def within_caps(self, taken: list[str], open_to: dict[str, str | None], before: dict[str, dict[str, str]]) -> None:
+        """Only what waited and goes on may exceed one."""
+        active = [name for name, fields in before.items() if fields["state"] == "leased"]
+        for group, most in self.caps().items():
+            there = sum(group.has(lane(name), workspace(name)) for name in active)
+            new = [name for name in taken if group.has(lane(name), workspace(name)) and open_to[name] != "resume"]
+            assert len(new) <= max(0, most - there), f"{new} beyond the cap of {group}"
+
     def token(self, name: str, stale: int, data: st.DataObject) -> str:
         """The right one, or one that was right once, for this or another session."""
         if stale == 0 and self.tokens:
@@ -393,9 +419,17 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def nothing_left(self, taken: list[str], open_to: dict[str, str | None], suspects: list[str]) -> None:
         """A claim that came short left only further suspects, and what a cap refused."""
-        active = Counter(workspace(name) for name in self.model.having("leased"))
+        leased = self.model.having("leased")
+        active = Counter(workspace(name) for name in leased)
+        closed = [
+            group
+            for group, most in self.caps().items()
+            if sum(group.has(lane(name), workspace(name)) for name in [*leased, *taken]) >= most
+        ]
         for name, cls in open_to.items():
             if name in taken or (cls == "suspect" and suspects):
+                continue
+            if cls != "resume" and any(group.has(lane(name), workspace(name)) for group in closed):
                 continue
             full = self.cap is not None and active[workspace(name)] + len(taken) >= self.cap
             assert workspace(name) == "capped" and full, f"{name} was left behind"
@@ -405,7 +439,8 @@ class BrokerMachine(RuleBasedStateMachine):
         for name, fields in before.items():
             if fields["state"] == "ready":
                 key = (fields["lane"], fields["class"], fields["ws"])
-                groups.setdefault(key, []).append((float(fields["score"]), name))
+                rank = float(fields["score"]) - int(fields.get("priority", 0)) * 1e12
+                groups.setdefault(key, []).append((rank, name))
         for group in groups.values():
             order = [name for _, name in sorted(group)]
             got = [name for name in order if name in taken]
