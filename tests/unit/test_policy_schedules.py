@@ -95,6 +95,24 @@ def test_the_hours_of_the_clock_change() -> None:
     assert len(set(times("*/30 * * * *", datetime(2026, 10, 24, 23, 55, tzinfo=UTC), 6))) == 6
 
 
+@pytest.mark.parametrize(
+    ("zone", "day"),
+    [("Europe/Berlin", (2026, 10, 25)), ("Europe/London", (2026, 10, 25)), ("Australia/Lord_Howe", (2026, 4, 4)),
+     ("Africa/Cairo", (2026, 4, 23)), ("Europe/Berlin", (2026, 3, 29))],
+)  # fmt: skip
+def test_inside_an_hour_that_comes_twice_the_next_is_later_and_the_latest_is_the_last(
+    zone: str, day: tuple[int, int, int]
+) -> None:
+    """A schedule that is made, or a controller that comes back, in its second coming."""
+    begin = datetime(*day, tzinfo=UTC) - timedelta(hours=6)
+    for cron in ("30 2 * * *", "30 1 * * *", "0,15,30,45 0-4 * * *", "*/30 2 * * *", "15 0 2 * * *"):
+        for minute in range(0, 24 * 60, 7):
+            at = begin + timedelta(minutes=minute, seconds=3)
+            latest, following = TIMES.latest(cron, zone, at=at), TIMES.next(cron, zone, after=at)
+            assert latest is not None and following is not None and latest <= at < following, (cron, at)
+            assert TIMES.next(cron, zone, after=latest) == following, (cron, at, "nothing between them")
+
+
 @pytest.mark.parametrize("cron", ["", "x", "* * * *", "61 * * * *", "0 0 31 2 *", "@never", "* * * * * * *"])
 def test_what_is_no_expression(cron: str) -> None:
     with pytest.raises(InvalidRequest) as caught:

@@ -34,14 +34,16 @@ class CronSimTimes:
 
     def next(self, cron: str, timezone: str, *, after: datetime) -> datetime | None:
         """The first one later than `after`."""
-        return next((moment.astimezone(UTC) for moment in self._sim(cron, timezone, after)), None)
+        # Within an hour that comes twice, cronsim answers with times of its first coming.
+        found = (moment.astimezone(UTC) for moment in self._sim(cron, timezone, after))
+        return next((moment for moment in found if moment > after), None)
 
     def latest(self, cron: str, timezone: str, *, at: datetime) -> datetime | None:
         """The last one up to and including `at`."""
         # Backwards cronsim begins below the moment given; of one within a second, with that second.
-        later = at if at.microsecond else at + timedelta(microseconds=1)
-        found = next(self._sim(cron, timezone, later, reverse=True), None)
-        return None if found is None else found.astimezone(UTC)
+        later = (at if at.microsecond else at + timedelta(microseconds=1)) + _repeated(at.astimezone(zone(timezone)))
+        found = (moment.astimezone(UTC) for moment in self._sim(cron, timezone, later, reverse=True))
+        return next((moment for moment in found if moment <= at), None)
 
     def told(self, cron: str) -> str:
         """In words."""
@@ -53,6 +55,13 @@ class CronSimTimes:
         except CronSimError as error:
             message = f"'{cron[:80]}' is no cron expression: {error}"
             raise InvalidRequest(message, code="invalid_cron", hint=HINT) from error
+
+
+def _repeated(local: datetime) -> timedelta:
+    """Within an hour that comes the second time: how far the clock was put back; all times of its first coming have
+    passed."""
+    before, after = local.replace(fold=0).utcoffset(), local.utcoffset()
+    return timedelta(0) if not local.fold or before is None or after is None else before - after
 
 
 @lru_cache(maxsize=256)
