@@ -196,15 +196,24 @@ def measure(broker: Broker, *, sessions: int) -> dict[str, Any]:
     }
 
 
+def fairness(*, quick: bool) -> dict[str, Any]:
+    """On a server of its own."""
+    return _measured(5_000 if quick else 100_000)
+
+
+def _measured(sessions: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory:
+        server = open_server("embedded://", data_dir=Path(directory))
+        with closing(open_broker("embedded://", server=server)) as broker:
+            return measure(broker, sessions=sessions)
+
+
 def main(words: Sequence[str]) -> None:
     """Print JSON."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--sessions", type=int, default=100_000, help="of the workspace that floods")
     given = asked.parse_args(words)
-    with tempfile.TemporaryDirectory() as directory:
-        server = open_server("embedded://", data_dir=Path(directory))
-        with closing(open_broker("embedded://", server=server)) as broker:
-            print(json.dumps(measure(broker, sessions=given.sessions), indent=2))
+    print(json.dumps(_measured(given.sessions), indent=2))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from datetime import timedelta
 from statistics import median, quantiles
 from typing import Any
 
+from benchmarks.fairness import fairness
 from benchmarks.mail import mail
 from benchmarks.world import LANE, World, cpu_seconds, world
 from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId
@@ -264,4 +265,5 @@ ALL: dict[str, Callable[..., Figures]] = {
     "claim": claim,
     "idle": idle,
     "mail": mail,
+    "fairness": fairness,
 }
