@@ -12,17 +12,17 @@ from oah.errors import OahError
 from oah.ports.scaling import Outcome, ScaleDecision
 from oah.services.signals import PoolView
 
+_DURATIONS = ("oldest_wait", "wait_p95")
 UNDONE = (Outcome.FAILED, Outcome.HELD)
 
 
 def inputs(view: PoolView, signals: Signals, decision: Decision, rules: Rules, *, staying: int) -> dict[str, Any]:
     """Everything that the policy was shown, and the pressures it saw. ``staying``: the size without those going."""
-    seen = {
-        f"{name}_seconds" if isinstance(value, timedelta) else name: _plain(value)
-        for name, value in asdict(signals).items()
-    }
+    counts = {name: value for name, value in asdict(signals).items() if name not in _DURATIONS}
+    waits = {f"{name}_seconds": _seconds(getattr(signals, name)) for name in _DURATIONS}
     return {
-        **seen,
+        **counts,
+        **waits,
         "staying": staying,
         "reporting": len(view.workers),
         "capped": view.capped,
@@ -59,5 +59,5 @@ def _staying(row: ScaleDecision) -> int:
     return int(found.get("staying", row.current))
 
 
-def _plain(value: object) -> object:
-    return value.total_seconds() if isinstance(value, timedelta) else value
+def _seconds(value: timedelta | None) -> float | None:
+    return None if value is None else value.total_seconds()

@@ -55,6 +55,7 @@ def test_of_six_busy_and_four_idle_the_idle_go_then_two_drain(world: ScaleWorld)
     assert (only.current, only.desired, only.outcome, only.reason) == (10, 4, Outcome.SCALED, "bounds")
     assert set(only.detail["removed"]) == {"w7", "w8", "w9", "w10", *two}
     assert (only.inputs["running"], only.inputs["maximum"]) == (6, 4)
+    assert (only.inputs["oldest_wait_seconds"], only.inputs["wait_p95_seconds"]) == (0, None)
 
 
 def test_load_that_returns_keeps_those_that_have_not_gone_yet(world: ScaleWorld) -> None:
