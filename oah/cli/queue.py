@@ -110,13 +110,13 @@ def _inspect_directly(settings: Settings, session_id: str) -> dict[str, Any]:
 
 @queue.command()
 @click.option("--dry-run", is_flag=True, help="Only say what is wrong; exit 1 when something is.")
-@click.option("--resync", is_flag=True, help="Tell the broker once more of every session with queued runs.")
+@click.option("--reconcile", is_flag=True, help="Tell the broker once more of every session with queued runs.")
 @direct_option
 @json_option
 @pass_connection
 @click.pass_context
 def repair(
-    ctx: click.Context, connection: Connection, /, *, dry_run: bool, resync: bool, direct: bool, as_json: bool
+    ctx: click.Context, connection: Connection, /, *, dry_run: bool, reconcile: bool, direct: bool, as_json: bool
 ) -> None:
     """Compare SQL with the broker and put right what differs: sessions that were forgotten get their place again,
     entries of the ready sets that nothing confirms go.
@@ -124,12 +124,12 @@ def repair(
     The leader does the same all the time; this is for who cannot wait, or with --direct for days without one. What is
     wrong with owners is the leader's alone. Exit 1 when faults are left.
     """
-    if dry_run and resync:
-        raise click.UsageError("--dry-run changes nothing: leave --resync out")
+    if dry_run and reconcile:
+        raise click.UsageError("--dry-run changes nothing: leave --reconcile out")
     pages = (
-        _pages_directly(connection.settings, dry_run=dry_run, resync=resync)
+        _pages_directly(connection.settings, dry_run=dry_run, reconcile=reconcile)
         if direct
-        else _pages(connection, dry_run=dry_run, resync=resync)
+        else _pages(connection, dry_run=dry_run, reconcile=reconcile)
     )
     total = _Total()
     for page in pages:
@@ -144,23 +144,23 @@ def repair(
     ctx.exit(Exit.FAILED if left else Exit.DONE)
 
 
-def _pages(connection: Connection, *, dry_run: bool, resync: bool) -> Iterator[Document]:
+def _pages(connection: Connection, *, dry_run: bool, reconcile: bool) -> Iterator[Document]:
     client = connection.client
-    return client.queue_faults() if dry_run else client.repair_queue(resync=resync)
+    return client.queue_faults() if dry_run else client.repair_queue(reconcile=reconcile)
 
 
-def _pages_directly(settings: Settings, *, dry_run: bool, resync: bool) -> Iterator[Document]:
+def _pages_directly(settings: Settings, *, dry_run: bool, reconcile: bool) -> Iterator[Document]:
     from oah.services.ready_queue import ReadyQueue
 
     with direct_store(settings) as store, direct_broker(settings) as broker:
         ready = ReadyQueue(store, broker, lease=settings.lease, pause=time.sleep)
         cursor: str | None = None
         while True:
-            resynced = ready.resync(cursor) if resync else 0
+            reconciled = ready.reconcile(cursor) if reconcile else 0
             look = ready.look(cursor)
             repaired = [] if dry_run else ready.mend(look)
-            if repaired or resynced:
-                data = {"part": look.part, "repaired": len(repaired), "resynced": resynced}
+            if repaired or reconciled:
+                data = {"part": look.part, "repaired": len(repaired), "reconciled": reconciled}
                 store.note_action(actor(), "queue.repaired", "queue", data)
             faults = {str(fault): list(names) for fault, names in look.faults.items()}
             yield {"part": look.part, "looked": look.looked, "faults": faults, "repaired": repaired}

@@ -45,12 +45,12 @@ class PoolCalls(Calls):
             if cursor is None:
                 return
 
-    def repair_queue(self, *, resync: bool = False) -> Iterator[Json]:
-        """The same pages, each with what was put right. ``resync``: the broker is told once more of every session with
+    def repair_queue(self, *, reconcile: bool = False) -> Iterator[Json]:
+        """The same pages, each with what was put right. ``reconcile``: the broker is told once more of every session with
         queued runs. Raises Unavailable while the queues are being rebuilt."""
         cursor: str | None = None
         while True:
-            page = self._one("POST", "/v1/queue/repair", body=given(cursor=cursor, resync=resync or None))
+            page = self._one("POST", "/v1/queue/repair", body=given(cursor=cursor, reconcile=reconcile or None))
             yield page
             cursor = page["next_cursor"]
             if cursor is None:

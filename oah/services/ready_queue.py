@@ -141,7 +141,7 @@ class ReadyQueue:
             self._places.put(look.epoch, self._store.queued_sessions_of(asked, look.epoch))
         return sorted({*asked, *(entry.session_id for entry in look.strays)})
 
-    def resync(self, cursor: str | None = None, *, limit: int = PAGE) -> int:
+    def reconcile(self, cursor: str | None = None, *, limit: int = PAGE) -> int:
         """Tell the broker once more of every session of this page with queued runs and no owner; how many."""
         where = _parse(cursor)
         if where.part is not Part.SESSIONS:

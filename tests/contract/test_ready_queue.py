@@ -157,7 +157,7 @@ def test_the_broker_is_told_of_everything_once_more(scene: Scene) -> None:
         scene.session(f"n{n}", heard=False)
     cursor, told = None, 0
     while True:
-        told += scene.queue.resync(cursor, limit=2)
+        told += scene.queue.reconcile(cursor, limit=2)
         cursor = scene.queue.look(cursor, limit=2).next_cursor
         if cursor is None:
             break

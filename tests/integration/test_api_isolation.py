@@ -59,7 +59,7 @@ BODIES = {
     ("POST", "/v1/mailboxes/leases/extend"): {"holder": "ours"},
     ("POST", "/v1/mailboxes/leases/{lease_id}/nack"): {"delay_seconds": 0},
     ("POST", "/v1/workers/{worker_id}/drain"): {"stay": True},
-    ("POST", "/v1/queue/repair"): {"resync": True},
+    ("POST", "/v1/queue/repair"): {"reconcile": True},
     ("POST", "/v1/pools/{pool}/drain"): {"stay": True},
     ("POST", "/v1/rollouts"): {"pool": "default"},
 }

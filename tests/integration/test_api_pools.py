@@ -249,9 +249,9 @@ def test_the_queue_is_repaired_over_http(apis: Deployment, monkeypatch: pytest.M
     done = cli(apis, "queue", "repair")
     assert (done["repaired"], done["left"], done["queued_sessions"]) == ([lost], 0, 2)
     assert client.queue_session(lost)["broker"]["place"] == client.queue_session(fine)["broker"]["place"] == "ready"
-    assert sum(page["resynced"] for page in client.repair_queue(resync=True)) == 2
+    assert sum(page["reconciled"] for page in client.repair_queue(reconcile=True)) == 2
     rows = apis.store.audit_rows(AuditFilter(action="queue.repaired")).items
-    assert [(row.data["repaired"], row.data["resynced"]) for row in rows] == [(0, 2), (1, 0)]
+    assert [(row.data["repaired"], row.data["reconciled"]) for row in rows] == [(0, 2), (1, 0)]
     inspected = cli(apis, "queue", "inspect", lost)
     assert (inspected["broker"]["place"], len(inspected["queue"])) == ("ready", 1)
     with pytest.raises(Forbidden):

@@ -69,7 +69,7 @@ def test_doctor_cannot_look_into_another_process() -> None:
 
 
 def test_repair_needs_the_stores() -> None:
-    assert call("queue", "repair", "--dry-run", "--resync").exit_code == 2
+    assert call("queue", "repair", "--dry-run", "--reconcile").exit_code == 2
     assert call("queue", "repair", "--direct").exit_code == 2
 
 

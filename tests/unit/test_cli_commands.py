@@ -498,9 +498,9 @@ def test_the_queue_is_repaired_page_by_page(call: Oah) -> None:
             "left": 1,
         },
     )
-    result, api = call("queue", "repair", "--resync", routes=routes)
+    result, api = call("queue", "repair", "--reconcile", routes=routes)
     assert result.stdout.endswith("repaired 2, left 1\n") and "1 owner(s) are stale" in result.stdout
-    assert api.body()["resync"] is True
+    assert api.body()["reconcile"] is True
     result, _ = call("queue", "repair", "--dry-run", routes=routes)
     assert result.exit_code == 1
 

@@ -23,11 +23,11 @@ REPAIRED = "queue.repaired"
 
 
 class QueueRepairBody(Body):
-    """One page of the walk. ``resync``: tell the broker of every session of it once more, wrong or not."""
+    """One page of the walk. ``reconcile``: tell the broker of every session of it once more, wrong or not."""
 
     cursor: str | None = None
     limit: Annotated[int, Field(ge=1, le=500)] = 500
-    resync: bool = False
+    reconcile: bool = False
 
 
 def _queue(desk: ApiState) -> ReadyQueue:
@@ -35,13 +35,13 @@ def _queue(desk: ApiState) -> ReadyQueue:
     return ReadyQueue(context.store, context.broker, lease=context.lease, pause=desk.stopping.wait)
 
 
-def _document(look: Look, repaired: Sequence[SessionId] = (), resynced: int = 0) -> Document:
+def _document(look: Look, repaired: Sequence[SessionId] = (), reconciled: int = 0) -> Document:
     return {
         "part": look.part,
         "looked": look.looked,
         "faults": {str(fault): list(names) for fault, names in look.faults.items()},
         "repaired": list(repaired),
-        "resynced": resynced,
+        "reconciled": reconciled,
         "next_cursor": look.next_cursor,
     }
 
@@ -58,14 +58,14 @@ def repair(desk: Desk, caller: Caller, body: QueueRepairBody) -> Response:
     """The same page, with what is wrong put right: sessions get their place again, entries that nothing confirms go.
     Faults of ownership are the leader's."""
     queue = _queue(desk)
-    resynced = queue.resync(body.cursor, limit=body.limit) if body.resync else 0
+    reconciled = queue.reconcile(body.cursor, limit=body.limit) if body.reconcile else 0
     look = queue.look(body.cursor, limit=body.limit)
     repaired = queue.mend(look)
-    if repaired or resynced:
-        data = {"part": look.part, "repaired": len(repaired), "resynced": resynced, "sessions": repaired[:20]}
+    if repaired or reconciled:
+        data = {"part": look.part, "repaired": len(repaired), "reconciled": reconciled, "sessions": repaired[:20]}
         desk.context.store.note_action(caller.by, REPAIRED, "queue", data)
         desk.context.telemetry.count("oah_queue_repairs_total", len(repaired), by="operator")
-    return answer(_document(look, repaired, resynced))
+    return answer(_document(look, repaired, reconciled))
 
 
 @router.get("/sessions/{session_id}", **needs(Scope.OPERATE))
