@@ -46,8 +46,8 @@ class PoolCalls(Calls):
                 return
 
     def repair_queue(self, *, reconcile: bool = False) -> Iterator[Json]:
-        """The same pages, each with what was put right. ``reconcile``: the broker is told once more of every session with
-        queued runs. Raises Unavailable while the queues are being rebuilt."""
+        """The same pages, each with what was put right. ``reconcile``: the broker is told once more of every session
+        with queued runs. Raises Unavailable while the queues are being rebuilt."""
         cursor: str | None = None
         while True:
             page = self._one("POST", "/v1/queue/repair", body=given(cursor=cursor, reconcile=reconcile or None))
