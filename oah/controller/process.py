@@ -26,7 +26,7 @@ from oah.runtime.probe import Exposition, Probe
 from oah.services.audit import AuditOwners
 from oah.services.bury import BuryPoison, EvictLetters
 from oah.services.cancel import CancelChildren
-from oah.services.caps import RecomputeCaps
+from oah.services.caps import KeepGoverned, RecomputeCaps
 from oah.services.clocks import WatchClocks
 from oah.services.decisions import Decisions
 from oah.services.epoch import EpochKeeper
@@ -103,6 +103,7 @@ class Services:
     audit: AuditOwners
     reconcile: Reconcile
     caps: RecomputeCaps
+    governed: KeepGoverned
     forget: ForgetWorkers
     children: CancelChildren
     measure: MeasureQueues
@@ -136,6 +137,7 @@ class Services:
             Duty("reconcile", rules.reconcile_every, lambda: self.reconcile.look(epoch(), self.going_on)),
             Duty("ready_again", rules.look_again_every, self.ready.look_again),
             Duty("ready", rules.reconcile_every, self.ready.look),
+            Duty("governed", rules.look_again_every, lambda: self.governed(epoch())),
             Duty("caps", rules.reconcile_every, lambda: self.caps(epoch())),
             Duty("children", rules.look_again_every, lambda: self.children(epoch(), self.going_on)),
             Duty("messages", rules.mail_every, lambda: self.messages(epoch())),
@@ -168,6 +170,7 @@ def create_services(context: ControllerContext, *, going_on: Callable[[], bool] 
         audit=AuditOwners(store, judge, rules.lease),
         reconcile=Reconcile(store, broker, places, context.clock, telemetry, decisions, rules.placement),
         caps=RecomputeCaps(store, broker, telemetry),
+        governed=KeepGoverned(store, broker),
         forget=ForgetWorkers(store, broker, telemetry),
         children=CancelChildren(store, broker),
         measure=MeasureQueues(store, broker, telemetry, rules.lease, context.clock),

@@ -58,6 +58,26 @@ def tell_now(store: Store, broker: Broker, epoch: EpochId | None) -> bool:
 
 
 @dataclass(slots=True)
+class KeepGoverned:
+    """A broker that was away while something was paused or capped hears of it soon after its return. One pass costs two
+    small reads while nothing has changed. Raises Unavailable, EpochMismatch: the next pass tells it."""
+
+    store: Store
+    broker: Broker
+    _told: object = None
+
+    def __call__(self, epoch: EpochId) -> bool:
+        """Whether there was something to tell."""
+        rows = (epoch, self.store.pauses(), self.store.caps())
+        if rows == self._told:
+            return False
+        self._told = None
+        tell(self.store, self.broker, epoch)
+        self._told = rows
+        return True
+
+
+@dataclass(slots=True)
 class RecomputeCaps:
     """One pass a reconcile. Raises Unavailable, EpochMismatch."""
 
