@@ -17,17 +17,12 @@ from oah.core.policy.scaling import Rules
 from oah.errors import Broken, Unavailable
 from oah.ports.audit import AuditFilter
 from oah.ports.scaling import Outcome
-from tests.support.scale_world import POOL, QUICK, ScaleWorld, bounds, empty_books
-
-
-@pytest.fixture(scope="module")
-def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return empty_books(tmp_path_factory.mktemp("books") / "books.db")
+from tests.support.scale_world import POOL, QUICK, ScaleWorld, bounds
 
 
 @pytest.fixture
-def world(tmp_path: Path, books: Path) -> Iterator[ScaleWorld]:
-    world = ScaleWorld(Path(shutil.copy(books, tmp_path)))
+def world(tmp_path: Path, sqlite_template: Path) -> Iterator[ScaleWorld]:
+    world = ScaleWorld(Path(shutil.copy(sqlite_template, tmp_path)))
     yield world
     assert world.interrupted == []
     world.close()

@@ -15,7 +15,7 @@ import pytest
 from oah.core.policy.scaling import Rules
 from oah.errors import Unavailable
 from oah.services.scale import ScaleFleet
-from tests.support.scale_world import QUICK, ScaleWorld, empty_books
+from tests.support.scale_world import QUICK, ScaleWorld
 
 STEPS = 60
 RULES = Rules(
@@ -128,14 +128,9 @@ class Chances:
             self.lead()
 
 
-@pytest.fixture(scope="module")
-def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return empty_books(tmp_path_factory.mktemp("books") / "books.db")
-
-
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_happens_nobody_who_works_is_ended(tmp_path: Path, books: Path, seed: int) -> None:
-    world = ScaleWorld(Path(shutil.copy(books, tmp_path)), slots=2)
+def test_whatever_happens_nobody_who_works_is_ended(tmp_path: Path, sqlite_template: Path, seed: int) -> None:
+    world = ScaleWorld(Path(shutil.copy(sqlite_template, tmp_path)), slots=2)
     world.have(busy=3, idle=2)
     course = Chances(world, seed)
     course.deadly = 0.05

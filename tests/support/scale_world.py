@@ -136,14 +136,6 @@ class Books:
         ]
 
 
-def empty_books(path: Path) -> Path:
-    """A database to be copied: making one takes longer than most tests."""
-    store = open_store(f"sqlite:///{path}")
-    store.migrate()
-    store.close()
-    return path
-
-
 class ScaleWorld:
     """One pool of units with ``slots`` slots each. ``books``: a SQLite database that has its tables."""
 
