@@ -107,7 +107,7 @@ class Claimer:
         """There may be something to claim."""
         self._shares.begin()
         self._hint.set()
-        if self.takes and self.may_open() and self.wanted() <= 0:
+        if self.takes and self.may_open() and self.wanted() <= self._context.claim_rules.subagent_reserve:
             self.full()
         self._wake()
 

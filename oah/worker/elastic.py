@@ -58,6 +58,8 @@ class Elastic:
             crashed=crashed,
             weigh=lambda assignment: self._shares.weight(assignment.started.session.lane.profile),
         )
+        self._reserve = context.claim_rules.subagent_reserve
+        """Idle slots that are no one's but the subagents': what else is ready needs others."""
         self._last_used = [-rules.slot_idle.total_seconds()] * rules.slots
         self._history = History()
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
@@ -126,7 +128,8 @@ class Elastic:
         elastic = rules.least < rules.slots
         if not elastic and not self._shares.mixed:
             return
-        asks = (self.may_open and slots.idle < self._shares.heaviest) or (self._shares.mixed and slots.used)
+        short = slots.idle - self._reserve < self._shares.heaviest
+        asks = (self.may_open and short) or (self._shares.mixed and slots.used)
         ready, sure = self._ready() if asks else ({}, True)
         self._shares.seen(ready, now=now)
         if elastic:
@@ -136,7 +139,7 @@ class Elastic:
         slots, size = self._slots, self._slots.size
         signals = Signals(
             ready=sum(count * self._shares.weight(lane.profile) for lane, count in ready.items()),
-            running=slots.used,
+            running=slots.used + (self._reserve if ready else 0),
             slots=size,
             idle_slots=slots.idle,
             sure=sure,
@@ -180,7 +183,7 @@ class Elastic:
                 "to": decision.desired,
                 "reason": str(decision.reason),
                 "ready": signals.ready,
-                "weight": signals.running,
+                "weight": self._slots.used,
             }
         )
         if grows:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
 from oah.core.model.worker import WorkerReport, WorkerState
-from oah.core.policy import pressure
+from oah.core.policy import claim_order, pressure
 from oah.core.policy.pressure import Usage
 from oah.errors import Unavailable
 from oah.ports.dispatch import LaneDepth, QueueFigures
@@ -29,7 +29,7 @@ CALM, SHORT = Usage(memory=0.5, load=1.0, disk=0.5), Usage(memory=0.95, load=1.0
 class Desk:
     """A pool in which nothing runs by itself: ``used`` says how many slots are in use."""
 
-    def __init__(self, *, least: int | None = 2, most: int = 8, weight: int = 1) -> None:
+    def __init__(self, *, least: int | None = 2, most: int = 8, weight: int = 1, reserve: int = 0) -> None:
         self.clock = StillClock()
         self.ready: dict[Lane, int] = {}
         self.usage = CALM
@@ -37,7 +37,8 @@ class Desk:
         of = context(None, self.broker, clock=self.clock, machine=lambda: self.usage, slot_weight=lambda name: weight)
         rules = replace(of.rules, slots=most, slots_min=least, slot_idle=timedelta(seconds=60))
         thresholds = pressure.Rules(memory=0.9, hold=timedelta(seconds=10))
-        self.of = replace(of, rules=rules, pressure=thresholds)
+        order = claim_order.Rules(subagent_reserve=reserve)
+        self.of = replace(of, rules=rules, pressure=thresholds, claim_rules=order)
         self.elastic = Elastic(self.of, execute=self._nothing, freed=lambda: None, crashed=self._nothing)
         self.told: list[Any] = []
         self.elastic.pressed = lambda *, under: self.told.append(under)
@@ -186,6 +187,16 @@ def test_heavy_agents_open_as_many_slots_as_they_take() -> None:
     assert desk.sizes(1) == [6], "the two slots that are open fit none of them"
     desk.use(2)
     assert desk.slots.used == 6
+
+
+def test_a_reserve_for_subagents_is_no_room_for_others() -> None:
+    """Its one open slot is idle, and no run of a person may have it."""
+    desk = Desk(least=1, reserve=1)
+    desk.ready = {OWN: 2}
+    assert desk.sizes(1) == [3]
+    desk.use(2)
+    desk.ready = {}
+    assert set(desk.sizes(70)) == {3, 2}
 
 
 def test_what_happened_can_be_seen() -> None:
