@@ -107,7 +107,7 @@ class Claimer:
         """There may be something to claim."""
         self._shares.begin()
         self._hint.set()
-        if self.takes and self.may_open() and self.wanted() <= self._context.claim_rules.subagent_reserve:
+        if self._would_open and self.wanted() <= self._context.claim_rules.subagent_reserve:
             self.full()
         self._wake()
 
@@ -148,9 +148,14 @@ class Claimer:
         """More wait than should, some of them for their children: nothing but children starts, so that they end."""
         return self._waiting.lent > 0 and self._uncrowded <= 0
 
+    @property
+    def _would_open(self) -> bool:
+        """Whether further slots would help: not where runs that wait keep new ones from starting."""
+        return self.takes and self.may_open() and len(self._waiting) <= self._context.rules.waiting
+
     def lanes(self) -> tuple[Lane, ...]:
         """Those of which it would start a run now, or open slots for one."""
-        if self.takes and self.may_open():
+        if self._would_open:
             return self._context.all_lanes
         wanted = self.wanted()
         return self._shares.fitting(wanted) if wanted > 0 else ()

@@ -330,6 +330,10 @@ def test_a_full_worker_that_may_open_slots_listens_on_and_opens_them_at_the_firs
     claimer.may_open = lambda: True
     claimer.hint()
     assert (claimer.lanes(), told, claimer.pending()) == ((LIGHT, HEAVY), [1], None)
+    claimer._waiting._waiting = {SessionId(f"w{n}"): None for n in range(65)}  # type: ignore[misc]
+    claimer.hint()
+    assert (claimer.lanes(), told) == ((), [1]), "further slots would be of no use"
+    claimer._waiting._waiting = {}
     claimer.pressed = True
     claimer.hint()
     assert (claimer.lanes(), told) == ((), [1])
