@@ -265,3 +265,27 @@ def test_an_older_worker_has_as_many_slots_as_it_says() -> None:
     for change in ({"cordoned": True}, {"draining": True}, {"pressure": ("load",)}, {"state": WorkerState.STOPPING}):
         gone = replace(elastic, **change)  # type: ignore[arg-type]
         assert (gone.takes, gone.free, gone.room("noop")) == (False, 0, 0)
+
+
+def test_pools_that_look_at_the_same_queue_do_not_swing() -> None:
+    """Each grows by what it sees ready, so together they may open more than is needed; nobody takes that back from the
+    other. Six runs at a time, of four seconds each, at two workers that take turns."""
+    desks = [Desk(least=2), Desk(least=2)]
+    ends: list[list[int]] = [[], []]
+    changes: list[list[int]] = [[], []]
+    for second in range(400):
+        ends = [[end for end in each if end > second] for each in ends]
+        ready = 6 - sum(map(len, ends))
+        for turn in (0, 1):
+            at = (second + turn) % 2
+            taken = min(ready, desks[at].slots.size - len(ends[at]))
+            ends[at] += [second + 4] * taken
+            ready -= taken
+        for each, desk in enumerate(desks):
+            desk.use(len(ends[each]))
+            desk.ready = {OWN: ready}
+            before = desk.slots.size
+            if desk.sizes(1) != [before]:
+                changes[each].append(second)
+    assert all(len(each) <= 3 for each in changes), changes
+    assert all(second < 100 for each in changes for second in each), changes
