@@ -72,21 +72,35 @@ class Draining:
         with self._lock:
             self._order = None
 
+    @property
+    def over(self) -> bool:
+        """Whether its deadline has passed."""
+        with self._lock:
+            return self._order is not None and self._is_over(self._order)
+
+    def _is_over(self, order: Drain) -> bool:
+        deadline = self._context.rules.drain_grace if order.deadline is None else order.deadline
+        spent = self._context.clock.monotonic() - self._begun
+        return not self._waits(order) and spent >= deadline.total_seconds()
+
     def __call__(self) -> None:
         """One pass."""
-        with self._lock:
-            order, begun = self._order, self._begun
+        order = self._order
         if order is None or self._told:
             return
         self._end_parked()
+        with self._lock:
+            if self._order is order:  # ending agents takes a while, in which it may have been taken back
+                self._go_on(order)
+
+    def _go_on(self, order: Drain) -> None:
+        """With the lock held: what cannot be taken back is done before, or after and not at all."""
         if self._empty():
             self._told = True
             log.info("drained")
             if not order.stay:
                 self._context.on_drain()
-            return
-        deadline = self._context.rules.drain_grace if order.deadline is None else order.deadline
-        if not self._waits(order) and self._context.clock.monotonic() - begun >= deadline.total_seconds():
+        elif self._is_over(order):
             self._stop_claims()
             give_back(self._working(), self.said)
             self._end_waiting(self.said)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from oah.core.model.drain import drain_from
+from oah.errors import OahError
 from oah.ports.commands import CommandKind, WorkerCommand
 from oah.worker.claimer import Claimer
 from oah.worker.context import WorkerContext
@@ -42,11 +43,18 @@ class Orders:
         self._lock = threading.Lock()
 
     def __call__(self) -> None:
-        """Raises Unavailable."""
+        """Raises Unavailable, when all that was taken has been obeyed: nobody is told anything twice."""
+        failed: OahError | None = None
         with self._lock:
             for command in self._context.store.take_commands(self._context.worker_id):
                 log.info("%s by %s", command.kind, command.by)
-                self._obey(command)
+                try:
+                    self._obey(command)
+                except OahError as error:
+                    log.warning("%s by %s: %s", command.kind, command.by, error)
+                    failed = failed or error
+        if failed is not None:
+            raise failed
 
     def _obey(self, command: WorkerCommand) -> None:
         match command.kind:
@@ -55,7 +63,8 @@ class Orders:
             case CommandKind.UNCORDON:
                 # Also the end of a drain that has not ended the process: what is claimed must not be given back.
                 self._drains.end()
-                self._claimer.stopped = self._stopping()
+                if not self._stopping():  # else runs that wait may still go on
+                    self._claimer.stopped = False
                 self._intake.cordon(cordoned=False)
             case CommandKind.DRAIN:
                 self._drains.begin(drain_from(command.data))

@@ -278,13 +278,13 @@ class Worker(ThreadComponent):
             self._context.witness_broker.forget(self.id)
 
     def _wait_idle(self, limit: float | None) -> bool:
-        """Wait for the slots so many seconds; None: the grace, which a second signal makes shorter."""
+        """Wait for the slots so many seconds; None: the grace, which a second signal or a drain makes shorter."""
         begun = self._context.clock.monotonic()
         while not self._slots.wait_idle(BEAT) or len(self._waiting):
             self._vigil.beat()
             if not self._slots.working:  # people may answer until the grace is over
                 threading.Event().wait(BEAT)
-            longest = self.grace.total_seconds() if limit is None else limit
+            longest = limit if limit is not None else 0.0 if self._drains.over else self.grace.total_seconds()
             if self._context.clock.monotonic() - begun >= longest or self._crash is not None:
                 return False
         return True

@@ -302,6 +302,15 @@ def test_a_tailer_reads_many_sessions_and_starves_none(clerk: Clerk) -> None:
     assert clerk.store.events_since({}, limit=5) == []
 
 
+def test_a_command_of_a_later_release_says_nothing_and_keeps_none_from_being_heard(clerk: Clerk) -> None:
+    worker = WorkerId("w.1")
+    clerk.store.command_worker(worker, CommandKind.UNCORDON, by="operator")
+    clerk.store.command_worker(worker, CommandKind.DRAIN, by="operator")
+    clerk.behind.query("UPDATE worker_commands SET kind = 'tomorrow' WHERE kind = 'uncordon' RETURNING id")
+    assert [c.kind for c in clerk.store.take_commands(worker)] == [CommandKind.DRAIN]
+    assert clerk.store.take_commands(worker) == []
+
+
 def test_commands_are_handed_out_once_and_written_down(clerk: Clerk) -> None:
     worker = WorkerId("w.1")
     clerk.store.command_worker(worker, CommandKind.CORDON, by="operator")

@@ -13,6 +13,7 @@ from oah.core.model.drain import Drain
 from oah.core.model.ids import ClaimToken, SessionId
 from oah.core.model.run import ReadyClass
 from oah.core.model.session import Place
+from oah.core.model.worker import WorkerState
 from oah.errors import Unavailable
 from oah.ports.broker import Claimed, ClaimReply, Freed
 from oah.ports.store import AfterRun, CommandKind
@@ -178,3 +179,58 @@ def test_pressure_is_told_to_all_who_take_something() -> None:
     of.elastic.pressed(under=True)
     of.elastic.pressed(under=False)
     assert (of._claimer.wanted(), of._intake.cordoned) == (0, True), "each is its own"
+
+
+def test_what_was_taken_with_a_command_that_cannot_be_done_is_obeyed() -> None:
+    """All are handed out at once, and once: a drain must not be lost because the broker is away for another's sake."""
+    commands = [
+        SimpleNamespace(kind=CommandKind.LEND, by="run", data={"number": 1}),
+        SimpleNamespace(kind=CommandKind.DRAIN, by="op", data={}),
+    ]
+    of, _ = worker(Scripted(take_commands=[commands, []]))
+
+    def away(command: Any) -> None:
+        raise Unavailable("away")
+
+    of._errands.lend = away
+    with pytest.raises(Unavailable):
+        of._orders()
+    assert of._draining and of._intake.cordoned
+
+
+def test_a_drain_that_is_taken_back_while_its_agents_end_does_nothing_more() -> None:
+    """Else the worker would serve on, and claim nothing for ever."""
+    wish = Drain(timedelta(0))
+    of, _ = worker(
+        Scripted(
+            take_commands=[*told(CommandKind.DRAIN, wish=wish), *told(CommandKind.UNCORDON)],
+            drop_owner=[[AfterRun(True, None)]],
+        )
+    )
+    own(of, S, T)
+    of.table.parked(S, T)
+    of._parked.put(S, T, WarmAgent(of._orders))
+    of._orders()
+    of._drains()
+    assert (of._draining, of._claimer.stopped, of._claimer.wanted()) == (False, False, 2)
+
+
+def test_the_deadline_of_a_drain_also_holds_after_a_signal() -> None:
+    """The grace of the settings may be for ever; somebody has said when it is over, before the signal or after."""
+    of, _ = worker(Scripted(take_commands=told(CommandKind.DRAIN, wish=Drain(timedelta(0)))))
+    of.grace = timedelta(seconds=1)
+    of._waiting.put(SimpleNamespace(fence=F))  # type: ignore[arg-type]
+    threading.Timer(0.1, of._orders).start()
+    begun = of._context.clock.seconds  # type: ignore[attr-defined]
+    assert not of._wait_idle(None)
+    assert of._context.clock.seconds - begun < 0.5  # type: ignore[attr-defined]
+
+
+def test_an_uncordon_after_the_signal_keeps_no_run_that_waits_from_going_on() -> None:
+    of, _ = worker(Scripted(take_commands=told(CommandKind.UNCORDON)))
+    of._phase, of._claimer.draining = WorkerState.STOPPING, True
+    of._orders()
+    assert (of._claimer.stopped, of._claimer.wanted()) == (False, 0)
+    of._stop_claims()
+    of._orders()
+    assert of._claimer.stopped

@@ -18,6 +18,8 @@ from oah.core.model.ids import RunId, SessionId, WorkerId
 from oah.errors import NotFound
 from oah.ports.commands import CommandKind, Delivery, Spoken, WorkerCommand
 
+_KNOWN = frozenset(map(str, CommandKind))
+"""A word of a later release says nothing to a worker of this one: what was given with it counts all the same."""
 WITHDRAWN = {"delivery": Delivery.MISSED.value}
 
 
@@ -89,7 +91,7 @@ class Commands(Aggregate):
         )
         with self._database.write() as connection:
             rows = sorted(connection.execute(taken).all(), key=lambda row: int(row.id))
-        return [_command(worker_id, row) for row in rows]
+        return [_command(worker_id, row) for row in rows if row.kind in _KNOWN]
 
     def answer_command(self, command_id: int, delivery: Delivery) -> int:
         """Under the lock of the run's session, which numbers the event."""
