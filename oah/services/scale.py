@@ -228,7 +228,7 @@ class ScaleFleet:
             self._end(row, Outcome.SCALED if done else Outcome.FAILED, row.detail)
             return
         row = self._tell_again(look, row)
-        if look.sure and look.whole:
+        if look.sure and not look.unborn:
             self._remove(look, row, self._empty_ones(look))
 
     def _empty_ones(self, look: Look) -> set[str]:

@@ -14,7 +14,7 @@ from oah.errors import Broken, InvalidRequest, Unavailable
 from oah.ports.scaling import Outcome
 from tests.support.kube_api import COST, KubeApi
 from tests.support.kube_world import KubeWorld, cluster_of
-from tests.support.scale_world import QUICK, bounds, empty_books
+from tests.support.scale_world import QUICK, bounds
 
 KINDS = ("Deployment", "StatefulSet")
 LABELS = {"app": "oah", "process": "worker"}
@@ -37,17 +37,12 @@ def cluster(kube: KubeApi) -> Iterator[Cluster]:
     cluster.close()
 
 
-@pytest.fixture(scope="module")
-def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return empty_books(tmp_path_factory.mktemp("books") / "books.db")
-
-
 @pytest.fixture
-def world_of(kube: KubeApi, books: Path, tmp_path: Path) -> Iterator[Callable[..., KubeWorld]]:
+def world_of(kube: KubeApi, sqlite_template: Path, tmp_path: Path) -> Iterator[Callable[..., KubeWorld]]:
     made: list[KubeWorld] = []
 
     def make(kind: str, **how: bool) -> KubeWorld:
-        made.append(KubeWorld(Path(shutil.copy(books, tmp_path)), kube, kind, **how))
+        made.append(KubeWorld(Path(shutil.copy(sqlite_template, tmp_path)), kube, kind, **how))
         return made[-1]
 
     yield make

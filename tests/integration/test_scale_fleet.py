@@ -372,6 +372,32 @@ def test_a_target_that_always_takes_the_highest_takes_only_empty_ones(world: Sca
     assert (world.target.size, set(world.ended)) == (4, {"w5", "w6", "w7", "w8"})
 
 
+def test_units_that_never_came_go_first(world: ScaleWorld) -> None:
+    world.have(busy=2, idle=2)
+    world.target.size, world.target.quota = 6, 4
+    world.passes(world.leader(bounds(5, 5)), 2)
+    assert (world.target.writes, world.going()) == ([(5, ())], set())
+    leader = world.leader(bounds(3, 3))
+    world.passes(leader, 6)
+    assert (world.target.size, len(world.ended), world.going()) == (3, 1, set())
+    assert [size for size, _ in world.target.writes] == [5, 4, 3]
+
+
+def test_who_is_going_stays_when_a_unit_turns_out_never_to_come(world: ScaleWorld) -> None:
+    """The pool has its size without him."""
+    world.have(busy=4)
+    leader = world.leader(bounds(3, 3))
+    world.passes(leader, 2)
+    [name] = world.going()
+    other = next(each for each in world.units if each != name)
+    world.units.pop(other)  # its machine is gone, and there is no other
+    world.passes(leader, 10)
+    assert (world.going(), world.target.size) == ({name}, 4), "it may come back"
+    world.passes(leader, 6)
+    assert (world.going(), world.target.size, world.ended) == (set(), 3, [])
+    assert not world.units[name].cordoned
+
+
 def test_growth_counts_what_is_on_its_way(world: ScaleWorld) -> None:
     world.have(busy=1)
     world.ready = 4

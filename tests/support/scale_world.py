@@ -79,6 +79,8 @@ class FakeTarget:
         self.writes: list[tuple[int, tuple[str, ...]]] = []
         self.fails: OahError | None = None
         self.highest = False
+        self.quota = 1000
+        """More units than this are asked for in vain."""
         self.before_resize: Callable[[], None] = lambda: None
         self._numbers = 0
 
@@ -88,6 +90,7 @@ class FakeTarget:
 
     def choose(self, state: TargetState, idle: Sequence[str], count: int) -> Sequence[str]:
         members = list(state.members)
+        count = max(0, count - (state.size - len(members)))
         if self.highest:
             return sorted(members, key=lambda name: int(name[1:]), reverse=True)[:count]
         wanted = [name for name in idle if name in state.members]
@@ -102,7 +105,7 @@ class FakeTarget:
         for name in victims:
             self._world.end(name)
         self.size = size
-        while len(self._world.units) < size:
+        while len(self._world.units) < min(size, self.quota):
             self._numbers += 1
             self._world.start(f"w{self._numbers}", STARTS)
 
