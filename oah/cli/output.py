@@ -136,8 +136,15 @@ def pressure_cell(worker: Document) -> str:
 
 
 def seconds_cell(name: str) -> Callable[[Document], Any]:
-    """Reads a duration of a document, as its largest unit."""
-    return lambda item: None if item.get(name) is None else span(float(item[name]))
+    """Reads a duration of a document, in a unit that shows something of it."""
+
+    def pick(item: Document) -> str | None:
+        seconds = item.get(name)
+        if seconds is None:
+            return None
+        return f"{float(seconds) * 1000:.0f}ms" if 0 < float(seconds) < 1 else span(float(seconds))
+
+    return pick
 
 
 def field(name: str) -> Callable[[Document], Any]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from oah.client import Client
 
 _RUNS = 15
+_OF_POOLS = ("POOL", "LOAD", "READY", "RUNNING", "WAITING", "SLOTS", "IDLE", "DESIRED", "OLDEST", "P95")
 
 
 @click.command()
@@ -78,10 +79,11 @@ def _pools(pools: list[dict[str, Any]]) -> RenderableType:
     from rich.table import Table
 
     table = Table(title="pools", title_justify="left")
-    for name, _ in POOL_COLUMNS:
+    columns = [(name, pick) for name, pick in POOL_COLUMNS if name in _OF_POOLS]
+    for name, _ in columns:
         table.add_column(name.lower(), no_wrap=True)
     for pool in pools:
-        table.add_row(*(cell(pick(pool)) for _, pick in POOL_COLUMNS))
+        table.add_row(*(cell(pick(pool)) for _, pick in columns))
     return table
 
 

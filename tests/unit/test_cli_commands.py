@@ -434,7 +434,7 @@ def test_pools(call: Oah) -> None:
     }
     result, _ = call("pool", "list", routes=routes)
     head, line = (each.split() for each in result.stdout.splitlines())
-    assert dict(zip(head, line, strict=True)) | {"P50": "-", "LOAD": "7", "OLDEST": "12s", "P95": "0.2s"} == dict(
+    assert dict(zip(head, line, strict=True)) | {"P50": "-", "LOAD": "7", "OLDEST": "12s", "P95": "250ms"} == dict(
         zip(head, line, strict=True)
     )
     result, _ = call("pool", "list", "--json", routes=routes)
