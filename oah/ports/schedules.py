@@ -101,9 +101,14 @@ class ScheduleStore(Protocol):
 
     def end_firing(self, schedule: Schedule, firings: Sequence[Firing], *, next_at: datetime | None, keep: int) -> bool:
         """Write the firings and move on, if the schedule still stands where it was read; False: somebody else did, or
-        it was changed. The oldest firings beyond `keep` go."""
+        it was changed. When it will not come back to this time, firings that have a run are written all the same. The
+        oldest firings beyond `keep` go."""
         ...
 
-    def add_firing(self, firing: Firing) -> None:
+    def fired_run(self, workspace_id: WorkspaceId, key: str) -> RunId | None:
+        """The run that was accepted under an idempotency key."""
+        ...
+
+    def add_firing(self, firing: Firing, *, by: str) -> None:
         """One that was made by hand: the schedule does not move."""
         ...

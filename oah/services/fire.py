@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from itertools import count
 from oah.core.model.run import RunStatus
 from oah.core.model.schedule import Firing, FiringOutcome, Schedule
 from oah.core.policy.schedules import Plan, Rules, View, plan
-from oah.errors import NotFound, RequestError
+from oah.errors import InvalidRequest, NotFound, RequestError
 from oah.ports.schedules import DueSchedule
 from oah.ports.telemetry import Telemetry
 from oah.services.cancel import cancel
@@ -25,7 +26,7 @@ LIMIT = 100
 KEPT = 1_000
 """Firings that are kept of each schedule."""
 
-COUNTED = 10_000
+COUNTED = 1_000
 """Missed fire times that are counted one by one; beyond it is "more than"."""
 
 
@@ -47,14 +48,19 @@ class FireSchedules:
         return len(due) == LIMIT
 
     def _fire(self, found: DueSchedule, now: datetime) -> None:
-        schedule = found.schedule
+        schedule, times = found.schedule, self.clerk.times
         assert schedule.next_at is not None  # it is due
-        times = self.clerk.times
-        latest = times.latest(schedule.cron, schedule.timezone, at=now) or schedule.next_at
-        view = View(schedule.next_at, max(latest, schedule.next_at), now, schedule.overlap, self._previous(found))
-        decided = plan(view, self.rules)
-        firings = [*self._missed(schedule, decided, view), *self._fired(schedule, decided, found)]
-        following = times.next(schedule.cron, schedule.timezone, after=max(view.latest, now))
+        try:
+            latest = times.latest(schedule.cron, schedule.timezone, at=now) or schedule.next_at
+            following = times.next(schedule.cron, schedule.timezone, after=max(latest, schedule.next_at, now))
+        except InvalidRequest as error:  # it could be read when it was written: another zone database, another release
+            log.warning("schedule %s fires no more: %s", schedule.name, error.message)
+            firings = [_firing(schedule, schedule.next_at, FiringOutcome.REFUSED, f"{error.code}: {error.message}")]
+            following = None
+        else:
+            view = View(schedule.next_at, max(latest, schedule.next_at), now, schedule.overlap, self._previous(found))
+            decided = plan(view, self.rules)
+            firings = [*self._missed(schedule, decided, view), *self._fired(schedule, decided, found)]
         if self.clerk.store.end_firing(schedule, firings, next_at=following, keep=KEPT):
             for firing in firings:
                 self.telemetry.count("oah_schedule_firings_total", outcome=str(firing.outcome))
@@ -72,7 +78,7 @@ class FireSchedules:
         if decided.missed is None:
             return []
         last = view.latest if decided.fire is None and decided.skip is None else None
-        missed, at = 0, decided.missed
+        missed, at, over = 0, decided.missed, False
         for missed in count(1):
             following = self.clerk.times.next(schedule.cron, schedule.timezone, after=at)
             over = following is None or following > view.latest or (last is None and following == view.latest)
@@ -80,8 +86,9 @@ class FireSchedules:
                 break
             assert following is not None
             at = following
-        told = "1 fire time" if missed == 1 else f"{'more than ' if missed == COUNTED else ''}{missed} fire times"
-        return [_firing(schedule, decided.missed, FiringOutcome.MISSED, f"{told}, the last at {at.isoformat()}")]
+        told = "1 fire time" if missed == 1 else f"{missed} fire times"
+        told = f"{told}, the last at {at.isoformat()}" if over else f"more than {told}"
+        return [_firing(schedule, decided.missed, FiringOutcome.MISSED, told)]
 
     def _fired(self, schedule: Schedule, decided: Plan, found: DueSchedule) -> list[Firing]:
         if decided.skip is not None:
@@ -90,7 +97,8 @@ class FireSchedules:
             return []
         by = f"schedule:{schedule.name}"
         if decided.cancel and found.previous is not None:
-            cancel(self.clerk.store, self.clerk.broker, self.clerk.epoch(), found.previous, None, by=by)
+            with contextlib.suppress(NotFound):  # it is gone meanwhile
+                cancel(self.clerk.store, self.clerk.broker, self.clerk.epoch(), found.previous, None, by=by)
         answer = self.clerk.submit(schedule, decided.fire, by=by)
         if isinstance(answer, RequestError):
             return [_firing(schedule, decided.fire, FiringOutcome.REFUSED, f"{answer.code}: {answer.message}")]
@@ -99,7 +107,7 @@ class FireSchedules:
                 schedule_id=schedule.id,
                 fire_at=decided.fire,
                 outcome=FiringOutcome.SUBMITTED,
-                run_id=answer.run.id,
+                run_id=answer.id,
             )
         ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,14 +10,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from oah.core.model.ids import EpochId, SessionId, WorkspaceId
-from oah.core.model.run import OnBusy, RunClass
+from oah.core.model.run import OnBusy, Run, RunClass
 from oah.core.model.schedule import Firing, FiringOutcome, Overlap, Schedule
+from oah.core.model.session import SessionState
 from oah.core.policy import admission
-from oah.errors import Conflict, InvalidRequest, LeaseError, RequestError, Unavailable
+from oah.errors import Conflict, InvalidRequest, LeaseError, NotFound, RequestError, Unavailable
 from oah.ports.broker import Broker
 from oah.ports.clock import Clock, Ids
 from oah.ports.schedules import CronTimes, NewSchedule
-from oah.ports.store import Accepted, Store, SubmitLimits
+from oah.ports.store import Store, SubmitLimits
 from oah.services import sessions, submit
 
 RUN_FIELDS = frozenset(
@@ -96,7 +98,8 @@ class Clerk:
             values["template"] = self._template(before.workspace_id, session_id, session, run)
         cron, timezone = values.get("cron", before.cron), values.get("timezone", before.timezone)
         resumed = before.paused and values.get("paused") is False
-        if (cron, timezone) != (before.cron, before.timezone) or resumed:
+        ended = before.next_at is None and not values.get("paused", before.paused)  # whatever it was, it is tried again
+        if (cron, timezone) != (before.cron, before.timezone) or resumed or ended:
             self.times.check(cron, timezone)
             values["next_at"] = self.times.next(cron, timezone, after=self.moment())
         return self.store.update_schedule(before.id, workspace_id, values, by=by)
@@ -105,57 +108,68 @@ class Clerk:
         """Fire it now, whatever its overlap says; it does not move. Raises NotFound, and what a submit raises."""
         schedule = self.store.schedule(named, workspace_id)
         at = self.moment()
-        accepted = self.submit(schedule, at, by=by)
-        if isinstance(accepted, RequestError):
-            raise accepted
+        run = self.submit(schedule, at, by=by)
+        if isinstance(run, RequestError):
+            raise run
         firing = Firing(
             schedule_id=schedule.id,
             fire_at=at,
             at=at,
             outcome=FiringOutcome.TRIGGERED,
-            run_id=accepted.run.id,
+            run_id=run.id,
             detail=by,
         )
-        self.store.add_firing(firing)
+        self.store.add_firing(firing, by=by)
         return firing
 
-    def submit(self, schedule: Schedule, fire_at: datetime, *, by: str) -> Accepted | RequestError:
+    def submit(self, schedule: Schedule, fire_at: datetime, *, by: str) -> Run | RequestError:
         """The run of a fire time: made once, however often this is called. Raises Unavailable."""
+        own = _own_session_id(schedule, fire_at)
         try:
-            session_id = schedule.session_id or self._own_session(schedule, fire_at)
-            key = f"schedule:{schedule.id}:{fire_at.astimezone(UTC).isoformat()}"
-            new = submit.prepare(
-                self.store,
-                self.clock,
-                self.ids,
-                _asked(schedule.template["run"], session_id, key),
-                workspace_id=schedule.workspace_id,
-                rules=self.rules,
-                by=by,
-            )
+            run: Run | RequestError = self._submit(schedule, fire_at, own, by=by)
         except Unavailable:
             raise
         except RequestError as error:
-            return error
-        # Under its key the run is the first one that was made for this time, even if the schedule was changed since.
+            run = error
+        # It takes no other run; and the run of an earlier try has one even if the schedule has a session by now.
+        if schedule.session_id is None or (isinstance(run, Run) and run.session_id == own):
+            with contextlib.suppress(NotFound):
+                self.store.close_session(own, None, cancelling=True)
+        return run
+
+    def _submit(self, schedule: Schedule, fire_at: datetime, own: SessionId, *, by: str) -> Run:
+        key = f"schedule:{schedule.id}:{fire_at.astimezone(UTC).isoformat()}"
+        new = submit.prepare(
+            self.store,
+            self.clock,
+            self.ids,
+            _asked(schedule.template.get("run") or {}, schedule.session_id or own, key),
+            workspace_id=schedule.workspace_id,
+            rules=self.rules,
+            by=by,
+        )
+        if schedule.session_id is None:
+            self._make_session(schedule, own)
         [answer] = submit.commit(self.store, [replace(new, request_hash=key)], self.limits)
-        if isinstance(answer, Accepted):
-            try:
-                submit.hear(self.broker, self.store, self.epoch(), [answer])
-            except (Unavailable, LeaseError):
-                pass  # the relay tells of it
-            if schedule.session_id is None:
-                self.store.close_session(session_id, None, cancelling=True)  # it takes no other run
-        return answer
+        if isinstance(answer, RequestError):
+            # Under its key the run is the first one that was made for this time, even if the schedule, or the session
+            # that it has, was changed since.
+            earlier = self.store.fired_run(schedule.workspace_id, key)
+            if earlier is None:
+                raise answer
+            return self.store.run(earlier, None)
+        try:
+            submit.hear(self.broker, self.store, self.epoch(), [answer])
+        except (Unavailable, LeaseError):
+            pass  # the relay tells of it
+        return answer.run
 
     def moment(self) -> datetime:
         """The database's."""
         return datetime.fromtimestamp(self.store.now(), UTC)
 
-    def _own_session(self, schedule: Schedule, fire_at: datetime) -> SessionId:
-        digest = hashlib.sha256(f"{schedule.id} {fire_at.astimezone(UTC).isoformat()}".encode()).hexdigest()
-        session_id = SessionId(f"ses_{digest[:26]}")
-        asked = _asked_session(schedule.template["session"], schedule.workspace_id)
+    def _make_session(self, schedule: Schedule, session_id: SessionId) -> None:
+        asked = _asked_session(schedule.template.get("session") or {}, schedule.workspace_id)
         known = self.agents or (lambda: frozenset({asked.agent}))
         try:
             sessions.create(
@@ -163,7 +177,6 @@ class Clerk:
             )
         except Conflict:
             pass  # of an earlier try
-        return session_id
 
     def _template(
         self,
@@ -178,7 +191,8 @@ class Clerk:
         if unknown := (set(run) - RUN_FIELDS) | (set(session or {}) - SESSION_FIELDS):
             raise InvalidRequest(f"a schedule's run or session has no {', '.join(sorted(unknown))}")
         if session_id is not None:
-            self.store.session(session_id, workspace_id)
+            if self.store.session(session_id, workspace_id).state is not SessionState.OPEN:
+                raise Conflict(f"session {session_id} is closed: it takes no runs", code="session_closed")
         else:
             asked = _asked_session(session or {}, workspace_id)
             sessions.judge(asked, agents=self.agents or (lambda: frozenset({asked.agent})), rules=self.rules)
@@ -191,6 +205,11 @@ class Clerk:
             rules=self.rules,
         )
         return {"run": dict(run), **({} if session is None else {"session": dict(session)})}
+
+
+def _own_session_id(schedule: Schedule, fire_at: datetime) -> SessionId:
+    digest = hashlib.sha256(f"{schedule.id} {fire_at.astimezone(UTC).isoformat()}".encode()).hexdigest()
+    return SessionId(f"ses_{digest[:26]}")
 
 
 def _asked(run: Mapping[str, Any], session_id: SessionId, key: str | None) -> submit.Asked:
@@ -216,4 +235,7 @@ def _asked(run: Mapping[str, Any], session_id: SessionId, key: str | None) -> su
 def _asked_session(session: Mapping[str, Any], workspace_id: WorkspaceId) -> sessions.AskedSession:
     if not session.get("agent"):
         raise InvalidRequest("a schedule's session needs an agent")
-    return sessions.AskedSession(workspace_id=workspace_id, **session)
+    try:
+        return sessions.AskedSession(workspace_id=workspace_id, **session)
+    except TypeError as error:  # of a release that knew more
+        raise InvalidRequest(f"a schedule's session is not well formed: {error}") from error

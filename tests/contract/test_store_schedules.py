@@ -18,10 +18,11 @@ from oah.adapters.system.ids import SystemIds
 from oah.core.model.ids import SessionId
 from oah.core.model.run import RunStatus
 from oah.core.model.schedule import Firing, FiringOutcome, Overlap, Schedule
+from oah.core.model.session import SessionState
 from oah.core.model.workspace import DEFAULT_WORKSPACE
 from oah.core.policy.schedules import Rules
-from oah.errors import Conflict, NotFound, Unavailable
-from oah.ports.store import RunFilter
+from oah.errors import Conflict, LimitReached, NotFound, Unavailable
+from oah.ports.store import RunFilter, SubmitLimits
 from oah.ports.telemetry import NullTelemetry
 from oah.services.fire import FireSchedules
 from oah.services.schedules import AskedSchedule
@@ -196,6 +197,82 @@ def test_paused_closed_and_a_session_of_its_own(clerk: Clerk, scheduler: Callabl
     fire(scheduler())
     [firing] = clerk.store.firings(closed.id)
     assert firing.outcome is FiringOutcome.REFUSED and firing.detail is not None and "session_closed" in firing.detail
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"cron": "61 * * * *"}, {"timezone": "Mars/Olympus"}, {"template": {"run": {"input": "x", "later": "release"}}},
+     {"template": {"run": {"input": "x"}, "session": {"agent": "shell", "later": "release"}}}, {"template": {}}],
+)  # fmt: skip
+def test_one_that_is_broken_keeps_no_other_from_firing(
+    clerk: Clerk, scheduler: Callable[..., Scheduler], broken: dict[str, Any]
+) -> None:
+    own = {"agent": "shell"}
+    bad, good = (scheduler().create(asked(name=name, session_id=None, session=own), by="x") for name in ("bad", "good"))
+    overdue(clerk, bad, minutes=1)
+    overdue(clerk, good)
+    clerk.store.update_schedule(bad.id, None, broken, by="test")
+    fire(scheduler(), catch_up=3600)
+    assert outcomes(clerk, good) == [FiringOutcome.SUBMITTED]
+    refused = clerk.store.firings(bad.id)[0]
+    assert refused.outcome is FiringOutcome.REFUSED and refused.detail is not None and "_" in refused.detail
+    assert (clerk.store.schedule(bad.id, None).next_at is None) == ("template" not in broken)
+    assert [run.session_id for run in clerk.store.runs(RunFilter()).items] == [
+        each.id for each in clerk.store.sessions(DEFAULT_WORKSPACE).items if each.id != S1
+    ], "no session without a run is left"
+    run = {"run": {"input": "y"}}
+    mended = scheduler().change(
+        "bad", None, {"cron": "* * * * *", "timezone": "UTC", "session": own, **run}, by="someone"
+    )
+    assert mended.next_at is not None
+
+
+def test_a_run_that_is_refused_leaves_no_open_session(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:
+    clerk.submit(S1)
+    clerk.submit(S1)
+    mine = replace(scheduler(), limits=SubmitLimits(queued_per_session=100, queued_per_workspace=2))
+    made = mine.create(asked(session_id=None, session={"agent": "shell"}), by="someone")
+    overdue(clerk, made)
+    fire(mine)
+    with pytest.raises(LimitReached):
+        mine.trigger("nightly", None, by="someone")
+    assert outcomes(clerk, made) == [FiringOutcome.REFUSED]
+    states = {each.state for each in clerk.store.sessions(DEFAULT_WORKSPACE).items if each.id != S1}
+    assert states == {SessionState.CLOSED}
+
+
+@pytest.mark.parametrize("change", [{"cron": "0 0 1 1 *"}, {"paused": True}, {"name": "other"}, {"session_id": None}])
+def test_a_change_while_it_fires_hides_no_run(
+    clerk: Clerk, scheduler: Callable[..., Scheduler], change: dict[str, Any]
+) -> None:
+    """The leader has submitted, then somebody changes the schedule, then the leader writes the firing."""
+    mine = scheduler()
+    made = mine.create(asked(overlap=Overlap.CANCEL_PREVIOUS), by="someone")
+    due = overdue(clerk, made)
+    changes = {**change, "session": {"agent": "shell"}} if "session_id" in change else change
+
+    class Slow:
+        def __getattr__(self, name: str) -> Any:
+            if name == "end_firing":
+                mine.change(made.id, None, changes, by="somebody else")
+            return getattr(clerk.store, name)
+
+    fire(replace(mine, store=Slow()))  # type: ignore[arg-type]
+    if change.get("paused"):
+        mine.change(made.id, None, {"paused": False}, by="somebody else")
+    fire(mine)
+    fire(mine)
+    [run] = clerk.store.runs(RunFilter()).items
+    [firing] = clerk.store.firings(made.id)
+    assert (firing.fire_at, firing.run_id, run.status) == (due, run.id, RunStatus.QUEUED), firing.detail
+
+
+def test_an_id_is_meant_before_a_name(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:
+    first = scheduler().create(asked(), by="someone")
+    second = scheduler().create(asked(name=first.id), by="someone")
+    assert clerk.store.schedule(first.id, None) == first
+    clerk.store.delete_schedule(first.id, None, by="someone")
+    assert clerk.store.schedule(first.id, None) == second
 
 
 def test_three_that_believe_to_lead_with_wrong_clocks(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:

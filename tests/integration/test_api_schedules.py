@@ -39,7 +39,7 @@ def test_a_life(api: Deployment) -> None:
         assert http.get("/v1/schedules/nightly").status_code == 404
     with api.http("operator") as http:
         actions = [row["action"] for row in http.get("/v1/audit").json()["items"]]
-        assert {"schedule.created", "schedule.changed", "schedule.deleted"} <= set(actions)
+        assert {f"schedule.{what}" for what in ("created", "changed", "triggered", "deleted")} <= set(actions)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,9 @@ def test_a_life(api: Deployment) -> None:
         ({"name": "No Name"}, 400, "invalid_request"),
         ({"run": {"input": " "}}, 400, "empty_input"),
         ({"run": {"input": "x", "delay_seconds": 3}}, 422, "invalid_request"),
+        ({"run": {"input": "x", "priority": 101}}, 400, "invalid_request"),
         ({"session": {"agent": "nobody"}}, 400, "unknown_agent"),
+        ({"session": {"agent": "shell", "env": {"A": 5}}}, 422, "invalid_request"),
         ({"session": None}, 400, "invalid_request"),
         ({"session_id": "ses_none"}, 400, "invalid_request"),
         ({"session_id": "ses_none", "session": None}, 404, "not_found"),
@@ -65,6 +67,14 @@ def test_what_is_refused(api: Deployment, change: dict, status: int, code: str) 
         answer = http.post("/v1/schedules", json=body)
         assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
         assert http.get("/v1/schedules").json()["items"] == []
+
+
+def test_a_session_that_takes_no_runs_is_refused_at_once(api: Deployment) -> None:
+    with api.http("runner") as http:
+        session = http.post("/v1/sessions", json={"agent": "shell"}).json()["id"]
+        http.delete(f"/v1/sessions/{session}")
+        answer = http.post("/v1/schedules", json={"name": "n", "cron": "@daily", "session_id": session, "run": RUN})
+        assert (answer.status_code, answer.json()["code"]) == (409, "session_closed")
 
 
 def test_the_command_line(api: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,9 @@ def test_what_is_no_expression(cron: str) -> None:
     assert caught.value.code == "invalid_cron"
 
 
-@pytest.mark.parametrize("zone", ["", "Mars/Olympus", "../../etc/passwd", "/etc/localtime", "Europe"])
+@pytest.mark.parametrize(
+    "zone", ["", "localtime", "right/UTC", "Mars/Olympus", "../../etc/passwd", "/etc/localtime", "Europe"]
+)
 def test_what_is_no_time_zone(zone: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         TIMES.check("* * * * *", zone)

@@ -16,7 +16,7 @@ from oah.adapters.sql.columns import now
 from oah.adapters.sql.fleet_tables import FIRING, schedule_firings, schedules
 from oah.adapters.sql.pages import paged
 from oah.adapters.sql.rows import moment, parsed, required
-from oah.adapters.sql.tables import workspaces
+from oah.adapters.sql.tables import idempotency_keys, workspaces
 from oah.adapters.sql.text import require_sound
 from oah.core.model.ids import RunId, SessionId, WorkspaceId
 from oah.core.model.schedule import Firing, FiringOutcome, Overlap, Schedule
@@ -152,6 +152,7 @@ class Schedules(Aggregate):
         values: dict[str, Any] = {"next_at": next_at, **({"last_at": max(ran)} if ran else {})}
         with self._database.write() as connection:
             if connection.execute(update(schedules).where(*mine).values(**values)).rowcount != 1:
+                self._write_what_ran(connection, schedule, firings)
                 return False
             for each in firings:
                 self._write(connection, each)
@@ -168,10 +169,31 @@ class Schedules(Aggregate):
                 connection.execute(delete(schedule_firings).where(*old))
             return True
 
-    def add_firing(self, firing: Firing) -> None:
+    def fired_run(self, workspace_id: WorkspaceId, key: str) -> RunId | None:
+        """By primary key."""
+        mine = (idempotency_keys.c.workspace_id == workspace_id, idempotency_keys.c.key == key)
+        with self._database.read() as connection:
+            found = connection.execute(select(idempotency_keys.c.run_id).where(*mine)).scalar_one_or_none()
+            return None if found is None else RunId(found)
+
+    def add_firing(self, firing: Firing, *, by: str) -> None:
         """Made by hand."""
         with self._database.write() as connection:
             self._write(connection, firing)
+            made = connection.execute(select(schedules).where(schedules.c.id == firing.schedule_id)).mappings().first()
+            if made is not None:
+                _written_down(connection, _schedule_of(made), by, "triggered", run_id=firing.run_id)
+
+    def _write_what_ran(self, connection: Connection, schedule: Schedule, firings: Sequence[Firing]) -> None:
+        """Of a schedule that stands elsewhere by now, or is paused: nobody comes back for this time. One that only was
+        changed is still due, and its firing is judged again."""
+        statement = select(schedules.c.next_at, schedules.c.paused).where(schedules.c.id == schedule.id)
+        row = connection.execute(statement.with_for_update()).first()
+        if row is None or (moment(row.next_at) == schedule.next_at and not row.paused):
+            return
+        for each in firings:
+            if each.run_id is not None:
+                self._write(connection, each)
 
     def _write(self, connection: Connection, firing: Firing) -> None:
         make = postgresql.insert if self._database.dialect == "postgresql" else sqlite.insert
@@ -194,7 +216,11 @@ def _found(connection: Connection, named: str, workspace_id: WorkspaceId | None,
     statement = select(schedules).where((schedules.c.id == named) | (schedules.c.name == named))
     if workspace_id is not None:
         statement = statement.where(schedules.c.workspace_id == workspace_id)
-    rows = connection.execute((statement.with_for_update() if lock else statement).limit(2)).mappings().all()
+    # One may be named as another's id is: an id is meant before a name.
+    statement = statement.order_by((schedules.c.id == named).desc(), schedules.c.id).limit(2)
+    rows = connection.execute(statement.with_for_update() if lock else statement).mappings().all()
+    if rows and rows[0]["id"] == named:
+        return _schedule_of(rows[0])
     if len(rows) > 1:
         raise NotFound(f"several workspaces have a schedule '{named}'", hint="name it by its id")
     if not rows:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from oah.api.auth import Caller, needs
 from oah.api.render import Document, answer, moment, page
-from oah.api.schemas import Body, Cursor, Filter, Limit, Named, Number, RecoveryBody, RetryBody
+from oah.api.schemas import Body, Cursor, Filter, Limit, Named, Number, RecoveryBody, RetryBody, SecretRef
 from oah.api.state import ApiState, Desk
 from oah.core.model.ids import SessionId
 from oah.core.model.run import RunClass
@@ -34,6 +34,7 @@ class ScheduledRun(Body):
     max_retries: int | None = None
     retry: RetryBody | None = None
     recovery: RecoveryBody | None = None
+    priority: int = 0
     command: bool = False
     metadata: dict[str, Any] = Field(default_factory=dict)
 
@@ -45,7 +46,7 @@ class ScheduledSession(Body):
     pool: str = "default"
     title: str | None = None
     cwd: str | None = None
-    env: dict[str, Any] = Field(default_factory=dict)
+    env: dict[str, str | SecretRef] = Field(default_factory=dict)
     labels: dict[str, str] = Field(default_factory=dict)
     metadata: dict[str, Any] = Field(default_factory=dict)
 
