@@ -181,6 +181,58 @@ def test_a_successor_that_dies_again_and_again_is_not_healthy() -> None:
     assert w.rollout.state is RolloutState.FAILED and w.now < BEGIN + timedelta(seconds=70)
 
 
+def test_nor_is_one_whose_dead_are_never_missed() -> None:
+    """Each is restarted at once, while the report of the last one is still in the registry."""
+    w = world("a", "b", settle=timedelta(seconds=10))
+    w.after()
+    w.gone("a")
+    for life in range(2, 30):
+        w.born("a", life)
+        w.after(6)
+        if not w.rollout.state.open:
+            break
+    assert w.rollout.error == "a on h: its successors do not last"
+    assert w.now < BEGIN + timedelta(seconds=80) and w.stages == [Stage.FAILED, Stage.PENDING]
+
+
+@pytest.mark.parametrize("begun", [1, 100])
+def test_a_successor_that_the_registry_forgets_for_a_moment_is_not_gone(begun: float) -> None:
+    """However long ago its predecessor ended: it may have to serve for longer than it had to come up."""
+    w = world("a", settle=timedelta(seconds=120))
+    w.after()
+    w.gone("a")
+    w.born("a")
+    w.after()
+    assert w.after(begun) == [Stage.SETTLING]
+    kept, w.alive = w.alive, {}
+    assert (w.after(), w.after(30)) == ([Stage.STARTING], [Stage.STARTING])
+    w.alive = kept
+    assert (w.after(), w.after(119), w.after()) == ([Stage.SETTLING], [Stage.SETTLING], [Stage.DONE])
+    gone = world("a")
+    gone.after()
+    gone.gone("a")
+    gone.born("a")
+    gone.after()
+    gone.gone("a", 2)
+    gone.after()
+    assert gone.after(60) == [Stage.FAILED], "but not for ever"
+
+
+def test_two_blips_far_apart_are_no_end_of_one_that_waits_for_its_turn() -> None:
+    w = world("a", "b")
+    kept, w.alive = w.alive, {}
+    assert w.after() == [Stage.PENDING, Stage.PENDING]
+    w.alive = kept
+    assert w.after() == [Stage.DRAINING, Stage.PENDING]
+    w.gone("a")
+    w.born("a")
+    w.after(60)
+    w.gone("b")
+    assert w.after(5) == [Stage.DONE, Stage.PENDING]
+    w.alive["b.1"] = report("b")
+    assert w.after() == [Stage.DONE, Stage.DRAINING]
+
+
 def test_one_that_does_not_end_fails_it_unless_its_runs_may_take_as_long_as_they_need() -> None:
     w = world("a")
     w.after()

@@ -22,7 +22,8 @@ ENDS_WITHIN = timedelta(minutes=2)
 UNKNOWN_DEADLINE = timedelta(hours=1)
 """What is believed of the deadline that a worker's own settings have."""
 MISSING = timedelta(seconds=60)
-"""A worker that nobody drained and that is in no registry for this long is gone, as by a smaller pool."""
+"""A worker that nobody drained and that is in no registry for this long is gone, as by a smaller pool. So long, or as
+long as the first one has to come up, a successor that has served may be missing."""
 SAY_AGAIN = timedelta(seconds=5)
 """A worker that does not report its drain after this is told again."""
 SERVING = (WorkerState.IDLE, WorkerState.BUSY)
@@ -118,6 +119,8 @@ class _World:
                 return self._starting(member)
             case Stage.SETTLING:
                 return self._settling(member)
+            case Stage.PENDING if member.since is not None and member.worker_id in self._by_id:
+                return replace(member, since=None)  # the registry had lost it for a moment
             case _:
                 return member
 
@@ -166,6 +169,9 @@ class _World:
         if successor is None and member.worker_id in self._by_id:  # the registry had lost it for a moment
             return replace(member, stage=Stage.DRAINING, gone_at=None)
         wrong = "nobody has started it again" if successor is None else self._wrong(member, successor)
+        late = self._for_longer_than(member.gone_at or self._now, self._rules.health)
+        if late and successor is not None and member.successor not in (None, successor.id):
+            return self._failed(member, "its successors do not last")
         if wrong is None and successor is not None:
             if member.cordoned and not successor.cordoned:
                 self.cordon.append(successor.id)
@@ -177,10 +183,11 @@ class _World:
                 successor_version=successor.version,
                 reason=None,
             )
-        if self._for_longer_than(member.gone_at or self._now, self._rules.health):
+        missing = self._for_longer_than(member.since or self._now, min(self._rules.health, MISSING))
+        if late and (successor is not None or missing):
             return self._failed(member, f"no healthy successor in time: {wrong}")
         if successor is None:
-            return replace(member, reason=None, successor=None, successor_version=None)
+            return replace(member, reason=None)
         return replace(member, reason=wrong, successor=successor.id, successor_version=successor.version)
 
     def _settling(self, member: Member) -> Member:
