@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
+
+import pytest
 
 from oah.core.model.group import ALL, Group, of_pool, of_profile
 from oah.core.model.ids import WorkspaceId
@@ -93,3 +96,32 @@ def test_what_may_go_on_is_never_kept_out(desk: Desk) -> None:
     cap(desk, (ALL, 0))
     desk.ensure("r", cls=ReadyClass.RESUME)
     assert depths(desk) == {(LANE, ReadyClass.RESUME): (1, 0)}
+
+
+@pytest.mark.parametrize("caps_of", ["workspaces", "profiles"])
+def test_what_is_not_kept_out_is_what_workers_without_end_would_take(desk: Desk, caps_of: str) -> None:
+    """By chance: sessions of workspaces and profiles, caps of either and of all, some slots taken already."""
+    for seed in range(6):
+        chance = random.Random(f"{caps_of}{seed}")
+        lanes = [Lane("pool", f"{seed}-{name}") for name in ("shell", "python", "small")]
+        names = [WorkspaceId(f"{seed}-{n}") for n in range(5)]
+        limits = [chance.choice([None, 0, 1, 3, 8]) if caps_of == "workspaces" else None for _ in names]
+        desk.broker.limits(desk.epoch, [WorkspaceLimit(*each) for each in zip(names, (1,) * 5, limits, strict=True)])
+        profiles = [(of_profile(lane.profile), chance.randint(0, 6)) for lane in lanes] if caps_of == "profiles" else []
+        running = len(desk.broker.active([ALL])[0])
+        cap(desk, *profiles, (ALL, running + chance.choice([3, 12, 500])))
+        for number in range(30):
+            cls = chance.choice([INTERACTIVE, ReadyClass.SUBAGENT, BACKGROUND])
+            desk.hear(f"{seed}-{number}", ws=chance.choice(names), lane=chance.choice(lanes), cls=cls)
+        order = [(lane, cls) for cls in (INTERACTIVE, ReadyClass.SUBAGENT, BACKGROUND) for lane in lanes]
+        desk.claim(want=chance.randint(0, 5), order=order)
+        found = [each for each in desk.broker.figures().ready if each.lane in lanes]
+        free = sum(each.sessions - each.capped for each in found)
+        taken = 0
+        while more := len(desk.claim(want=50, order=order).sessions):
+            taken += more
+        assert taken == free, (seed, limits, profiles)
+        desk.broker.limits(desk.epoch, [WorkspaceLimit(name) for name in names])
+        cap(desk)
+        while desk.claim(want=50, order=order).sessions:  # nothing is left for the next
+            pass
