@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from oah.core.model.group import Cap, Group, Pause
+from oah.core.model.ids import SessionId
+
+
+@dataclass(frozen=True, slots=True)
+class IsPaused:
+    """A session that was claimed has a run, and is one of a paused group: back to ready, where it stays once the broker
+    knows."""
+
+    session_id: SessionId
 
 
 class PauseStore(Protocol):

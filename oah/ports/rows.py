@@ -24,6 +24,7 @@ from oah.core.model.run import (
 )
 from oah.core.model.session import HoldReason, Session
 from oah.core.policy.recovery import SAYS_NOTHING, Override
+from oah.ports.pauses import IsPaused
 
 T = TypeVar("T")
 
@@ -164,7 +165,7 @@ class NothingEligible:
     session_id: SessionId
 
 
-StartReply = Started | AlreadyActive | IsHeld | IsSuspect | IsElsewhere | NothingEligible
+StartReply = Started | AlreadyActive | IsHeld | IsPaused | IsSuspect | IsElsewhere | NothingEligible
 
 
 # --- settle, release ------------------------------------------------------------------------------------------------

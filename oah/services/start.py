@@ -1,9 +1,9 @@
 """Start: SQL picks the run of each claimed session, or says why there is none.
 
 The answers that are no start are put right in Redis at once: an owner that SQL names gets its lease back, a held
-session is held, a suspect without a place waits in its class, one whose home is elsewhere waits for that host, a
-session with nothing eligible becomes idle (unless a run was heard of meanwhile). If Redis does not answer, the sessions
-stay leased and unlisted: the next renewal returns them.
+session is held, what is paused is ready again and Redis told of the pause, a suspect without a place waits in its
+class, one whose home is elsewhere waits for that host, a session with nothing eligible becomes idle (unless a run was
+heard of meanwhile). If Redis does not answer, the sessions stay leased and unlisted: the next renewal returns them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from oah.core.model.run import ReadyClass
 from oah.errors import LeaseError, Unavailable
 from oah.ports.broker import Broker, Claimed, Free, Release, Restore, Target
 from oah.ports.epochs import EpochSource
+from oah.ports.pauses import IsPaused
 from oah.ports.store import (
     AlreadyActive,
     IsElsewhere,
@@ -29,16 +30,25 @@ from oah.ports.store import (
     Store,
 )
 from oah.ports.telemetry import Telemetry
+from oah.services import caps
 from oah.services.host_bound import HostBound
 
 _ANSWERS: dict[type, str] = {
     Started: "started",
     AlreadyActive: "active",
     IsHeld: "held",
+    IsPaused: "paused",
     IsSuspect: "suspect",
     IsElsewhere: "elsewhere",
     NothingEligible: "none",
 }
+
+
+def _back(claim: Claimed) -> Free | Release:
+    """To where it was: a parked one is called again."""
+    if claim.parked:
+        return Free(claim.session_id, claim.token, Target.PARKED, claim.ready_class)
+    return Release(claim.session_id, claim.token, claim.ready_class)
 
 
 def _move(claim: Claimed, reply: StartReply, *, in_doubt: bool) -> Free | Release | None:
@@ -48,14 +58,14 @@ def _move(claim: Claimed, reply: StartReply, *, in_doubt: bool) -> Free | Releas
         case IsHeld(reasons=reasons, until_in=until_in):
             target = Target.PARKED if claim.parked else Target.HELD  # its agent waits for the end of the hold
             return Free(session_id, token, target, None, until_in, reasons)
+        case IsPaused():
+            return _back(claim)
         case IsSuspect():
             return Release(session_id, token, ReadyClass.SUSPECT)
         case NothingEligible():
-            if claim.parked:  # its agent lives on
-                return Free(session_id, token, Target.PARKED, claim.ready_class if in_doubt else None)
             if in_doubt:  # never started, so its run still waits
-                return Release(session_id, token, claim.ready_class)
-            return Free(session_id, token, Target.IDLE)
+                return _back(claim)
+            return Free(session_id, token, Target.PARKED if claim.parked else Target.IDLE)  # its agent lives on
         case Started() | AlreadyActive() | IsElsewhere():
             return None
 
@@ -93,6 +103,8 @@ class StartRuns:
         try:
             self._restore(active)
             epoch = self.epochs.current()
+            if any(isinstance(reply, IsPaused) for reply in replies):  # else it would be claimed again at once
+                caps.tell(self.store, self.broker, epoch)
             self.bound.hand_over(
                 epoch, [(c, r.lane) for c, r in zip(claimed, replies, strict=True) if isinstance(r, IsElsewhere)]
             )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from oah.core.model.group import ALL, Group, GroupKind, of_pool, of_profile, of_workspace
-from oah.core.model.ids import RunId, WorkspaceId
+from oah.core.model.ids import RunId, SessionId, WorkspaceId
+from oah.core.model.run import RunStatus
 from oah.core.model.workspace import DEFAULT_WORKSPACE
 from oah.core.policy.waiting import Cap as CapView
 from oah.errors import InvalidRequest, NotFound
 from oah.ports.audit import AuditFilter
+from oah.ports.pauses import IsPaused
+from oah.ports.store import AlreadyActive, NothingEligible
 from tests.support.store_clerk import Clerk
 
 OURS = of_workspace(DEFAULT_WORKSPACE)
@@ -76,3 +79,26 @@ def test_what_waits_is_told_of_them(clerk: Clerk) -> None:
         clerk.store.pause_group(group, by="key:1")
     pause = clerk.store.waits([waiting])[waiting].pause
     assert pause is not None and pause.group == Group(GroupKind.POOL, "default")
+
+
+@pytest.mark.parametrize("group", [ALL, OURS, of_pool("default"), of_profile("shell")])
+def test_sql_starts_nothing_that_is_paused(clerk: Clerk, group: Group) -> None:
+    """Whatever the broker believes. Others are not concerned, nor is an owner who comes back to its run."""
+    clerk.submit("s1", "a")
+    clerk.store.pause_group(group, by="key:1")
+    assert clerk.try_start(clerk.claim("s1")) == [IsPaused(SessionId("s1"))]
+    assert clerk.run("a").status is RunStatus.QUEUED and clerk.run("a").attempt == 0
+    clerk.store.resume_group(group, by="key:1")
+    started = clerk.start("s1")
+    clerk.store.pause_group(group, by="key:1")
+    assert isinstance(clerk.try_start(clerk.claim("s1"))[0], AlreadyActive)
+    assert clerk.settle(started).applied, "what runs goes on"
+    assert clerk.try_start(clerk.claim("s1")) == [NothingEligible(SessionId("s1"))]
+    clerk.audit()
+
+
+def test_a_pause_of_others_starts_ours(clerk: Clerk) -> None:
+    clerk.store.pause_group(of_pool("gpu"), by="key:1")
+    clerk.store.pause_group(of_profile("python"), by="key:1")
+    clerk.submit("s1", "a")
+    clerk.start("s1")

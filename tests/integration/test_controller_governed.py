@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oah.core.model.group import ALL, of_pool, of_profile
+from oah.core.model.session import Place
 from oah.errors import Unavailable
 from oah.ports.telemetry import NullTelemetry
 from oah.services.caps import KeepGoverned, RecomputeCaps
@@ -49,3 +50,19 @@ def test_a_flush_lifts_no_pause_and_no_cap(make_world: MakeWorld) -> None:
     RecomputeCaps(world.store, world.broker, NullTelemetry())(world.leaders[0].epochs.refresh())
     world.workers["w2"].claim(want=3)
     assert not world.workers["w2"].entries
+
+
+def test_a_claim_of_what_is_paused_tells_the_broker_and_goes_back(make_world: MakeWorld) -> None:
+    """Nobody has told it: the start has, and the session keeps its place."""
+    world = make_world()
+    epoch = world.leaders[0].epochs.refresh()
+    world.submit(world.sessions[0])
+    world.store.pause_group(ALL, by="key:1")
+    worker = world.workers["w1"]
+    worker.claim(want=1)
+    assert len(worker.entries) == 1
+    worker.start()
+    assert not worker.entries
+    assert world.broker.leases(epoch, [world.sessions[0]])[0].place is Place.READY
+    worker.claim(want=1)
+    assert not worker.entries, "it is not claimed again and again"

@@ -133,7 +133,9 @@ _DISPATCH = (
     _counter(
         "oah_starts_total",
         "What the start statement answered per session",
-        answer=_of("started", "resumed", "active", "held", "suspect", "elsewhere", "none", "late", "in_doubt"),
+        answer=_of(
+            "started", "resumed", "active", "held", "paused", "suspect", "elsewhere", "none", "late", "in_doubt"
+        ),
     ),
     _counter(
         "oah_reconcile_repairs_total",

@@ -13,6 +13,7 @@ from sqlalchemy import select
 
 from oah.adapters.sql.aggregate import Aggregate, Transaction, after, picked
 from oah.adapters.sql.database import Signal
+from oah.adapters.sql.pauses import paused_of
 from oah.adapters.sql.retries import Retried, deferred_run, retry
 from oah.adapters.sql.rows import RUN_COLUMNS, SESSION_COLUMNS, parsed, run_of, session_of
 from oah.adapters.sql.statements import ClaimRow, FencedRow, Look, OutputRow, SettleRow, StartRow, Statements
@@ -23,6 +24,7 @@ from oah.core.model.ids import ClaimToken, EpochId, RunId, SessionId, WorkerId
 from oah.core.model.lane import Lane
 from oah.core.model.run import RunStatus, StartReason, StopReason
 from oah.errors import InvalidRequest, RequestError
+from oah.ports.pauses import IsPaused
 from oah.ports.store import (
     AfterRun,
     AlreadyActive,
@@ -70,12 +72,13 @@ class Executions(Aggregate):
                 for session, claim in wanted.items()
                 if session in locked and (lane := _elsewhere(locked[session], claim)) is not None
             }
+            paused = paused_of(sql.pauses(), locked)
             rows = [
                 ClaimRow(
                     claim.session_id,
                     claim.token,
                     claim.suspect_place,
-                    session in elsewhere or locked[session][HOLDS] not in ({}, "{}"),
+                    session in elsewhere or session in paused or locked[session][HOLDS] not in ({}, "{}"),
                 )
                 for session, claim in wanted.items()
                 if session in locked
@@ -88,6 +91,11 @@ class Executions(Aggregate):
                 locked[session], wanted[SessionId(session)], row, looks.get(session), elsewhere.get(session)
             )
             for session, row in found.items()
+        }
+        replies |= {
+            session: IsPaused(SessionId(session))
+            for session in paused
+            if isinstance(replies.get(session), IsSuspect | IsElsewhere)  # a run, and nothing but the pause
         }
         return [replies.get(claim.session_id, NothingEligible(claim.session_id)) for claim in claims]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.audits import entry, record
 from oah.adapters.sql.columns import now
 from oah.adapters.sql.fleet_tables import caps, pauses
-from oah.adapters.sql.rows import required
+from oah.adapters.sql.rows import required, session_of
 from oah.adapters.sql.tables import runs, sessions, workspaces
 from oah.adapters.sql.text import require_sound
 from oah.core.model.group import Cap, Group, GroupKind, Pause
@@ -123,6 +123,15 @@ def governance(connection: Connection) -> Governance:
             capped.append(Cap(group, most, by, when))
     running = _running(connection) if capped else {}
     return Governance(tuple(sorted(paused, key=_group)), tuple(sorted(capped, key=_group)), running)
+
+
+def paused_of(rows: Sequence[tuple[str, str]], sessions_: Mapping[str, Sequence[Any]]) -> set[str]:
+    """Those of the locked sessions that are of a paused group."""
+    if not rows:
+        return set()
+    groups = [Group(GroupKind(kind), subject) for kind, subject in rows]
+    found = {name: session_of(row) for name, row in sessions_.items()}
+    return {name for name, each in found.items() if any(group.has(each.lane, each.workspace_id) for group in groups)}
 
 
 def _group(each: Pause | Cap) -> Group:

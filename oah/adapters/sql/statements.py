@@ -219,6 +219,10 @@ class Statements(Protocol):
         """Lock the rows in id order; those that exist, in the order of SESSION_COLUMNS."""
         ...
 
+    def pauses(self) -> list[tuple[str, str]]:
+        """Kind and subject of what is paused, at the time of the last lock."""
+        ...
+
     def lock_only(self, sessions: Sequence[str]) -> None:
         """Lock the rows in id order and read nothing of them."""
         ...

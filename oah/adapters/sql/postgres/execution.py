@@ -20,7 +20,11 @@ from oah.adapters.sql.tables import LIMIT_OF_ONE_ATTEMPT
 from oah.ports.store import RunFence
 
 LOCK_ONLY = "SELECT id FROM sessions WHERE id = ANY(%(sessions)s) ORDER BY id FOR NO KEY UPDATE"
-LOCK = f"SELECT {listed(SESSION_COLUMNS)} FROM sessions WHERE id = ANY(%(sessions)s) ORDER BY id FOR NO KEY UPDATE"
+LOCK = f"""
+SELECT {listed(SESSION_COLUMNS)}, EXISTS (SELECT FROM pauses) FROM sessions WHERE id = ANY(%(sessions)s) ORDER BY id
+FOR NO KEY UPDATE
+"""
+PAUSES = "SELECT kind, subject FROM pauses"
 
 START = f"""
 WITH c AS MATERIALIZED (SELECT * FROM unnest(%(sessions)s::text[], %(tokens)s::text[], %(suspects)s::bool[],
@@ -204,10 +208,17 @@ class PostgresExecution:
 
     _cursor: Cursor[Any]
     _part: int
+    _any_paused = False
 
     def lock(self, sessions: Sequence[str]) -> dict[str, Sequence[Any]]:
         """Lock in id order; what is returned is the latest version, also after a wait."""
-        return {row[0]: row for row in self._cursor.execute(LOCK, {"sessions": list(sessions)})}
+        rows = self._cursor.execute(LOCK, {"sessions": list(sessions)}).fetchall()
+        self._any_paused = any(row[-1] for row in rows)
+        return {row[0]: row[:-1] for row in rows}
+
+    def pauses(self) -> list[tuple[str, str]]:
+        """Asked for only where the lock has seen that there are any."""
+        return self._cursor.execute(PAUSES).fetchall() if self._any_paused else []
 
     def lock_only(self, sessions: Sequence[str]) -> None:
         """Lock in id order."""

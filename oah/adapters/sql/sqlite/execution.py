@@ -71,6 +71,7 @@ DISOWN = "DELETE FROM session_owners WHERE session_id = ? AND claim_token = ?"
 PARK = "UPDATE session_owners SET parked = 1 WHERE session_id = ? AND claim_token = ?"
 LOOK = "SELECT held, holds, event_seq FROM sessions WHERE id = ?"
 HEARD = "UPDATE runs SET dispatched_epoch = ? WHERE id = ? AND status = 'queued' AND dispatched_epoch <> ?"
+PAUSES = "SELECT kind, subject FROM pauses"
 HOLD = "UPDATE sessions SET holds = ?, held = ? WHERE id = ?"
 READ_RUN = f"SELECT {listed(RUN_COLUMNS)} FROM runs WHERE id = ?"
 DROP_OWNER = """
@@ -103,6 +104,10 @@ class SqliteExecution:
         """The transaction has the lock already."""
         rows = (self._one(SESSION, session) for session in sessions)
         return {row[0]: row for row in rows if row is not None}
+
+    def pauses(self) -> list[tuple[str, str]]:
+        """Few, and mostly none."""
+        return self._cursor.execute(PAUSES).fetchall()
 
     def lock_only(self, sessions: Sequence[str]) -> None:
         """The transaction has the lock already."""
