@@ -99,7 +99,15 @@ class Chances:
         if chance.random() < 0.3:
             world.ready += chance.choice((1, 2, 5, 20))
         world.target.fails = Unavailable("away") if chance.random() < 0.1 else None
+        if chance.random() < 0.1:
+            world.target.quota = chance.choice((3, 5, 1000))
+        if chance.random() < 0.5:
+            world.target.come()
         for unit in list(world.units.values()):
+            if chance.random() < 0.01:  # its machine is gone
+                world.ready += unit.busy
+                del world.units[unit.name]
+                continue
             if chance.random() < 0.1:
                 unit.silent = not unit.silent
             if chance.random() < 0.02:
@@ -114,6 +122,8 @@ class Chances:
         """Nothing happens any more, what was asked for is worked off, and the pool shall be no smaller than now."""
         world = self.world
         self.deadly, world.target.fails, world.sure = 0.0, None, True
+        world.target.quota = 1000
+        world.target.come()
         for unit in world.units.values():
             unit.silent = False
         self.rules = replace(RULES, minimum=8)

@@ -105,7 +105,11 @@ class FakeTarget:
         for name in victims:
             self._world.end(name)
         self.size = size
-        while len(self._world.units) < min(size, self.quota):
+        self.come()
+
+    def come(self) -> None:
+        """Those that are asked for and can come do."""
+        while len(self._world.units) < min(self.size, self.quota):
             self._numbers += 1
             self._world.start(f"w{self._numbers}", STARTS)
 
