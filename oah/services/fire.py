@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import count
 
 from oah.core.model.run import RunStatus
@@ -20,14 +20,29 @@ from oah.services.schedules import Clerk
 
 log = logging.getLogger(__name__)
 
-LIMIT = 100
-"""Schedules of one pass."""
+LIMIT = 25
+"""Schedules of one pass: short enough for a slow database not to look like a leader that hangs."""
 
 KEPT = 1_000
 """Firings that are kept of each schedule."""
 
 COUNTED = 1_000
 """Missed fire times that are counted one by one; beyond it is "more than"."""
+
+
+@dataclass(slots=True)
+class Backlog:
+    """The moments at which full passes in a row began: the first, and the last."""
+
+    first: datetime | None = None
+    last: datetime | None = None
+
+    def since(self, now: datetime, longest: timedelta) -> datetime:
+        """Of a pass that begins now. One that comes so much later than the one before follows on nothing."""
+        if self.first is None or self.last is None or now - self.last > longest:
+            self.first = now
+        self.last = now
+        return self.first
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +52,24 @@ class FireSchedules:
     clerk: Clerk
     telemetry: Telemetry
     rules: Rules = field(default_factory=Rules)
+    backlog: Backlog = field(default_factory=Backlog)
 
     def __call__(self, going_on: Callable[[], bool] = lambda: True) -> bool:
         """Whether there may be more to fire at once."""
         now, due = self.clerk.store.due_schedules(limit=LIMIT)
+        since = self.backlog.since(now, self.rules.catch_up)
+        more = len(due) == LIMIT
         for each in due:
             if not going_on():
-                return False
-            self._fire(each, now)
-        return len(due) == LIMIT
+                more = False
+                break
+            self._fire(each, now, since)
+        if not more:
+            self.backlog.first = None
+        return more
 
-    def _fire(self, found: DueSchedule, now: datetime) -> None:
+    def _fire(self, found: DueSchedule, now: datetime, since: datetime) -> None:
+        """`since`: from when on somebody has been at it. However many are due in one second, none is late for that."""
         schedule, times = found.schedule, self.clerk.times
         assert schedule.next_at is not None  # it is due
         try:
@@ -58,7 +80,7 @@ class FireSchedules:
             firings = [_firing(schedule, schedule.next_at, FiringOutcome.REFUSED, f"{error.code}: {error.message}")]
             following = None
         else:
-            view = View(schedule.next_at, max(latest, schedule.next_at), now, schedule.overlap, self._previous(found))
+            view = View(schedule.next_at, max(latest, schedule.next_at), since, schedule.overlap, self._previous(found))
             decided = plan(view, self.rules)
             firings = [*self._missed(schedule, decided, view), *self._fired(schedule, decided, found)]
         if self.clerk.store.end_firing(schedule, firings, next_at=following, keep=KEPT):

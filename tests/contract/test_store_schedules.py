@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from oah.core.policy.schedules import Rules
 from oah.errors import Conflict, LimitReached, NotFound, Unavailable
 from oah.ports.store import RunFilter, SubmitLimits
 from oah.ports.telemetry import NullTelemetry
+from oah.services import fire as fire_service
 from oah.services.fire import FireSchedules
 from oah.services.schedules import AskedSchedule
 from oah.services.schedules import Clerk as Scheduler
@@ -265,6 +266,33 @@ def test_a_change_while_it_fires_hides_no_run(
     [run] = clerk.store.runs(RunFilter()).items
     [firing] = clerk.store.firings(made.id)
     assert (firing.fire_at, firing.run_id, run.status) == (due, run.id, RunStatus.QUEUED), firing.detail
+
+
+def test_those_that_wait_for_their_turn_are_not_late(
+    clerk: Clerk, scheduler: Callable[..., Scheduler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More are due in one second than a leader fires within the time in which it catches up."""
+    monkeypatch.setattr(fire_service, "LIMIT", 2)
+    mine = scheduler()
+    made = [mine.create(asked(name=f"n{number}", cron="0 0 1 1 *"), by="someone") for number in range(6)]
+    for each in made[:5]:
+        overdue(clerk, each)
+    passed = count(0, 70)
+
+    class Slow:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(clerk.store, name)
+
+        def due_schedules(self, *, limit: int) -> Any:
+            now, due = clerk.store.due_schedules(limit=limit)
+            return now + timedelta(seconds=next(passed)), due
+
+    leader = FireSchedules(replace(mine, store=Slow()), NullTelemetry(), Rules(timedelta(seconds=90)))  # type: ignore[arg-type]
+    assert [leader(), leader(), leader()] == [True, True, False]
+    assert [outcomes(clerk, each) for each in made] == [[FiringOutcome.SUBMITTED]] * 5 + [[]]
+    overdue(clerk, made[5])
+    assert not leader()
+    assert outcomes(clerk, made[5]) == [FiringOutcome.MISSED], "nobody was there for it"
 
 
 def test_an_id_is_meant_before_a_name(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:
