@@ -42,5 +42,9 @@ def _of_pool(pool: str, decision: Mapping[str, Any], ready: int, now: datetime) 
     if since and now - datetime.fromisoformat(min(since).replace("Z", "+00:00")) > LONG:
         names = ", ".join(sorted(decision["going"])[:5])
         yield warn("scaling", f"pool {pool}: {names} drain for {age(min(since), now=now)}", "OAH_SCALE__DRAIN_SECONDS")
+    counted, have = inputs.get("slots_per_unit"), inputs.get("capacities") or ()
+    if target != "none" and any(each != counted for each in have):
+        words = f"pool {pool}: workers have {', '.join(map(str, have))} slots, the controller counts on {counted}"
+        yield warn("scaling", words, "OAH_WORKER__SLOTS has to be the same for controllers and workers")
     if ready and target != "none" and "maximum" in inputs and decision.get("desired") == inputs["maximum"]:
         yield warn("scaling", f"pool {pool} is at its maximum, and {ready} slot(s) more are wanted", _MORE)

@@ -30,6 +30,8 @@ def inputs(view: PoolView, signals: Signals, decision: Decision, rules: Rules, *
         "minimum": rules.minimum,
         "maximum": rules.maximum,
         "per_unit": rules.per_unit,
+        "slots_per_unit": rules.slots_per_unit,
+        "capacities": sorted({each.capacity for each in view.workers}),
         "suggested": decision.suggested,
         "pressures": dict(decision.pressures),
         "strained": decision.history.strained is not None and decision.history.strained == decision.history.last_up,

@@ -189,6 +189,12 @@ NOW = datetime(2026, 1, 2, 12, tzinfo=UTC)
         ({"going": {"w-2": {"since": "2026-01-02T11:30:00Z"}}}, None, ""),
         ({"desired": 8}, "warning", "at its maximum, and 5 slot(s) more"),
         ({"desired": 8, "target": "none"}, None, ""),
+        (
+            {"inputs": {"slots_per_unit": 8, "capacities": [4, 8]}},
+            "warning",
+            "have 4, 8 slots, the controller counts on 8",
+        ),
+        ({"inputs": {"slots_per_unit": 8, "capacities": [8]}}, None, ""),
     ],
 )
 def test_sizes(change: dict, level: str | None, words: str) -> None:
