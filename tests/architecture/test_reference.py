@@ -45,5 +45,8 @@ def test_the_documents_use_no_command_that_is_not_there() -> None:
 
 
 def _code(text: str) -> str:
+    """What is typed; of other programs, that may call a namespace or a release ``oah``, what follows their ``--``."""
     blocks = re.findall(r"```console\n(.*?)```", text, flags=re.S)
+    others = r"^\$ (?:kubectl|helm|docker) (?:.* -- |(?!.* -- ).*)"
+    blocks = [re.sub(others, "", block, flags=re.M) for block in blocks]
     return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.S))])
