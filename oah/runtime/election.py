@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from datetime import timedelta
 
-from oah.errors import Unavailable
+from oah.errors import OahError
 from oah.ports.election import Election
 
 
@@ -22,13 +22,13 @@ class Announced:
         """Raises Unavailable when the election does."""
         has = self._election.lead(holder, lease=lease)
         if has:
-            with contextlib.suppress(Unavailable):
+            with contextlib.suppress(OahError):
                 self._board.lead(holder, lease=lease)
         return has
 
     def resign(self, holder: str) -> None:
         """Raises Unavailable when the election does."""
-        with contextlib.suppress(Unavailable):
+        with contextlib.suppress(OahError):
             self._board.resign(holder)
         self._election.resign(holder)
 

@@ -54,6 +54,7 @@ class Leadership(Loop):
         self._on_loss = on_loss
         self._until = 0.0
         self._held = False
+        self._in_doubt = False
         self._passes: dict[int, float] = {}
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -97,9 +98,11 @@ class Leadership(Loop):
         try:
             has = self._keeper.lead(self._holder, lease=self._lease)
         except Unavailable:
+            self._in_doubt = True  # it may have been written all the same
             if self._held and not self.leads():
                 self._lose()
             raise
+        self._in_doubt = False
         if not has:
             if self._held:
                 self._lose()
@@ -115,8 +118,10 @@ class Leadership(Loop):
         try:
             super().run()
         finally:
-            if self._held:
+            held = self._held
+            if held:
                 self._lose()
+            if held or self._in_doubt:
                 with contextlib.suppress(Unavailable):
                     self._keeper.resign(self._holder)
 

@@ -1,5 +1,6 @@
 """Election by a Lease, against an API server that is strict; clocks are the test's."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from oah.adapters.kubernetes.cluster import Cluster, ClusterOptions
 from oah.adapters.kubernetes.lease import LeaseElection, micro_time
-from oah.errors import Unavailable
+from oah.errors import Broken, OahError, Unavailable
 from oah.runtime.election import Announced
 from oah.runtime.leadership import Leadership
 from tests.support import eventually
@@ -170,7 +171,7 @@ def test_a_record_that_somebody_labels_meanwhile_is_renewed_nevertheless(kube: K
 
 @pytest.mark.parametrize(
     ("code", "headers", "retry_after"),
-    [(429, {"Retry-After": "7"}, 7), (429, {}, 1), (500, {}, 1), (503, {"Retry-After": "86400"}, 10)],
+    [(429, {"Retry-After": "3"}, 3), (429, {}, 1), (500, {}, 1), (503, {"Retry-After": "86400"}, 4)],
 )
 def test_a_busy_server_is_an_absence(
     kube: KubeApi, machine: Make, code: int, headers: dict[str, str], retry_after: int
@@ -286,22 +287,53 @@ def test_two_leaderships_hand_over(kube: KubeApi, machine: Make) -> None:
     assert standby.leads()
 
 
+def test_a_leader_that_is_asked_to_wait_for_long_keeps_its_lease(kube: KubeApi, machine: Make) -> None:
+    first = machine()
+    leadership = Leadership(first.election, "a", clock=first.clock, lease=LEASE)
+    leadership.campaign()
+    first.clock.seconds += 5
+    kube.refuse("leases", 429, headers={"Retry-After": "3600"})
+    for _ in range(8):
+        with contextlib.suppress(Unavailable):
+            leadership.campaign()
+        first.clock.seconds += 1
+    assert leadership.leads()
+    first.clock.seconds += 5
+    assert leadership.leads(), "it was renewed meanwhile"
+
+
+def test_who_won_without_hearing_of_it_gives_it_up_when_it_stops(kube: KubeApi, machine: Make) -> None:
+    first, second = machine(timeout=0.15), machine()
+    leader = Leadership(first.election, "a", clock=first.clock, lease=LEASE)
+
+    def written_but_not_answered() -> None:
+        second.lead("a")
+        kube.over.wait(0.5)
+
+    kube.on("POST .*leases")(written_but_not_answered)
+    leader.start()
+    eventually(lambda: kube.objects.get(("leases", "oah-controller")))
+    leader.stop(timedelta(0))
+    assert leader.join(timedelta(seconds=10))
+    assert kube.get("leases", "oah-controller")["spec"]["holderIdentity"] == ""
+
+
 class Board:
     """Where the leader's name is read by others."""
 
     def __init__(self) -> None:
         self.holder: str | None = None
-        self.away = False
+        self.error: OahError | None = None
 
     def lead(self, holder: str, *, lease: timedelta) -> bool:
-        if self.away:
-            raise Unavailable("away")
+        if self.error:
+            raise self.error
         self.holder = self.holder or holder
         return self.holder == holder
 
     def resign(self, holder: str) -> None:
-        if self.away:
-            raise Unavailable("away")
+        if self.error:
+            raise self.error
         self.holder = None if self.holder == holder else self.holder
 
     def leader(self) -> str | None:
@@ -319,7 +351,10 @@ def test_the_winner_is_announced_and_the_board_decides_nothing(machine: Make) ->
     assert board.holder is None
     board.holder = "somebody of yesterday"
     assert b.lead("b", lease=LEASE)
-    board.away = True
+    board.error = Unavailable("away")
     assert b.lead("b", lease=LEASE)
     b.resign("b")
+    board.error = Broken("it is another program's")
     assert a.lead("a", lease=LEASE)
+    a.resign("a")
+    assert b.lead("b", lease=LEASE)

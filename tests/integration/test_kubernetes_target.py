@@ -303,6 +303,22 @@ def test_more_victims_than_go_are_no_matter(kube: KubeApi, cluster: Cluster) -> 
     assert not any(kube.cost(pod) for pod in kube.pods_of("w")), "those that stay are no longer first"
 
 
+def test_marks_of_a_decision_that_came_to_nothing_keep_nobody_from_going(kube: KubeApi, cluster: Cluster) -> None:
+    """Two were marked, then the leader died, and they work again; now a third is empty."""
+    kube.workload("Deployment", "w", size=4, labels=LABELS)
+    a, b, c, _ = kube.pods_of("w")
+    target = target_of(cluster)
+    state = target.read()
+    kube.refuse("PATCH .*/scale", 503)
+    with pytest.raises(Unavailable):
+        target.resize(state, 2, victims=[a, b])
+    assert kube.cost(a) == kube.cost(b) == FIRST_TO_GO
+    target.resize(target.read(), 3, victims=[c])
+    kube.tell()
+    kube.reconcile()
+    assert kube.deleted == [c]
+
+
 def test_costs_of_others_are_left_alone(kube: KubeApi, cluster: Cluster) -> None:
     kube.workload("Deployment", "w", size=3, labels=LABELS)
     a, b, _ = kube.pods_of("w")

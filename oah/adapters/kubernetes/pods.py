@@ -65,10 +65,13 @@ def pods_of(documents: Iterable[Mapping[str, Any]], *, kind: str, name: str) -> 
 
 
 def endangered(pods: Sequence[Pod], *, keep: int, victims: frozenset[str]) -> list[Pod]:
-    """Which of a ReplicaSet's pods may go when `keep` stay and `victims` have the lowest cost, and are no victims."""
+    """Which of a ReplicaSet's pods may go when `keep` stay and only `victims` have the lowest cost, and are no victims.
+    A mark from a decision that came to nothing is taken away with that."""
 
     def rank(pod: Pod) -> tuple[int, int]:
-        return pod.rank(min(pod.cost, int(FIRST_TO_GO)) if pod.name in victims else None)
+        if pod.name in victims:
+            return pod.rank(int(FIRST_TO_GO))
+        return pod.rank(0 if pod.marked else None)
 
     going = sorted(map(rank, pods))[: max(len(pods) - keep, 0)]
     return [pod for pod in pods if going and rank(pod) <= going[-1] and pod.name not in victims]
