@@ -61,6 +61,7 @@ class Claimer:
     ) -> None:
         self._shares = shares or Shares(context.all_lanes, context.slot_weight, slots=context.rules.slots)
         self._waiting = Waiting(context, table) if waiting is None else waiting
+        self._shares.reach = lambda: context.rules.slots - (0 if self.children_only else self._crowd)
         self._context = context
         self._table = table
         self._slots = slots
@@ -71,8 +72,7 @@ class Claimer:
         self._resuming = Resuming(context, table, slots, self._waiting)
         self._hint = threading.Event()
         self._flight: _InFlight | None = None
-        self._retry_at = 0.0
-        self._backoff = 0.0
+        self._retry_at = self._backoff = 0.0
         self._store_down = False
         self._more = False
         self._stepping = False
@@ -141,17 +141,22 @@ class Claimer:
     @property
     def _uncrowded(self) -> int:
         """Idle slots, less those whose place is taken by runs that wait beyond their limit."""
-        return self._slots.idle - max(len(self._waiting) - self._context.rules.waiting, 0)
+        return self._slots.idle - self._crowd
+
+    @property
+    def _crowd(self) -> int:
+        return max(len(self._waiting) - self._context.rules.waiting, 0)
 
     @property
     def children_only(self) -> bool:
-        """More wait than should, some of them for their children: nothing but children starts, so that they end."""
-        return self._waiting.lent > 0 and self._uncrowded <= 0
+        """More wait than should, some of them for their children, which may be too heavy for what is left: nothing but
+        children starts, so that they end."""
+        return self._crowd > 0 and self._waiting.lent > 0 and self._uncrowded < self._shares.heaviest
 
     @property
     def _would_open(self) -> bool:
         """Whether further slots would help: not where runs that wait keep new ones from starting."""
-        return self.takes and self.may_open() and len(self._waiting) <= self._context.rules.waiting
+        return self.takes and self.may_open() and not self._crowd
 
     def lanes(self) -> tuple[Lane, ...]:
         """Those of which it would start a run now, or open slots for one."""
@@ -227,7 +232,7 @@ class Claimer:
                 request=token,
                 lease=self._context.rules.lease,
                 counter=counter,
-                want=self._less_reserve(share.want, resumes_only=resumes_only),
+                want=share.want if resumes_only else self._less_reserve(share, want),
                 order=order(view, self._claim_rules, counter=self._turn),
                 suspect_place=place,
                 resumes_only=resumes_only,
@@ -237,15 +242,21 @@ class Claimer:
         reply = self._claim(flight.request)
         return reply, self._table.answered(flight.request.request, reply.sessions, sent_at=flight.first_sent)
 
-    def _less_reserve(self, want: int, *, resumes_only: bool) -> int:
-        """The reserve is no one's but the subagents': they get it by the next claim."""
-        reserve = self._context.claim_rules.subagent_reserve
-        return want - reserve if want > reserve and not resumes_only else want
+    def _less_reserve(self, share: Share, idle: int) -> int:
+        """The reserve is no one's but the subagents': they get it by the next claim. An agent for which there is no
+        other place takes it all the same."""
+        rest = idle - self._reserve
+        if not share.lanes or rest <= 0:
+            return share.want
+        return max(rest // self._shares.weight(share.lanes[0].profile), 1)
+
+    @property
+    def _reserve(self) -> int:
+        return self._slots.size if self.children_only else self._context.claim_rules.subagent_reserve
 
     @property
     def _claim_rules(self) -> Rules:
-        rules = self._context.claim_rules
-        return replace(rules, subagent_reserve=self._slots.size) if self.children_only else rules
+        return replace(self._context.claim_rules, subagent_reserve=self._reserve)
 
     def _work(self, reply: ClaimReply, ours: Sequence[Claimed]) -> None:
         assert self._flight is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -69,6 +69,11 @@ class Elastic:
         """Told when it begins and when it ends."""
         self.taking: Callable[[], bool] = lambda: True
         """Whether new runs are taken at all: no slot is opened for a cordoned worker."""
+        self.resumes: Callable[[], Sequence[str]] = list
+        """The profiles of runs that waited and may go on: they are no figure of the queue. They get slots from a worker
+        that takes nothing, too, for nobody else has their agents."""
+        self.called: Callable[[], Sequence[str]] = list
+        """The profiles of warm agents that have something to run, likewise. Raises Unavailable."""
         self.opened: Callable[[], None] = lambda: None
         """Told when there are more slots."""
 
@@ -133,32 +138,49 @@ class Elastic:
         ready, sure = self._ready() if asks else ({}, True)
         self._shares.seen(ready, now=now)
         if elastic:
-            self._decide(ready, now, sure=sure)
+            resumes, others = self._own() if short else ((), ())
+            waiting = sum(count * self._shares.weight(lane.profile) for lane, count in ready.items())
+            self._decide(waiting + self._weigh(others), self._weigh(resumes), now, sure=sure)
 
-    def _decide(self, ready: Mapping[Lane, int], now: float, *, sure: bool) -> None:
+    def _own(self) -> tuple[Sequence[str], Sequence[str]]:
+        """The profiles of what only this worker can go on with; the second are those that it does while it takes."""
+        resumes = self.resumes()
+        try:
+            return resumes, self.called() if self.may_open else ()
+        except (Unavailable, LeaseError) as error:
+            log.debug("what is called is not known: %s", error)
+            return resumes, ()
+
+    def _weigh(self, profiles: Sequence[str]) -> int:
+        return sum(map(self._shares.weight, profiles))
+
+    def _decide(self, ready: int, resumes: int, now: float, *, sure: bool) -> None:
         slots, size = self._slots, self._slots.size
         signals = Signals(
-            ready=sum(count * self._shares.weight(lane.profile) for lane, count in ready.items()),
+            ready=ready + resumes,
             running=slots.used + (self._reserve if ready else 0),
             slots=size,
             idle_slots=slots.idle,
             sure=sure,
         )
-        decision = decide(signals, self._rules(now, size), current=size, history=self._history, now=now)
+        decision = decide(
+            signals, self._rules(now, size, slots.used + resumes), current=size, history=self._history, now=now
+        )
         self._history = decision.history
         if decision.desired != size:
             self._change(size, decision, signals, now)
 
-    def _rules(self, now: float, size: int) -> Rules:
-        """Never fewer than were used lately; under pressure, or cordoned, never more than there are. What is used
-        lately is all the damping there is, and the counts all the pressure: a slot carries one run, and waiting opens
-        no other."""
+    def _rules(self, now: float, size: int, needed: int) -> Rules:
+        """Never fewer than were used lately; under pressure never more than there are, and cordoned no more than what
+        runs here already needs. What is used lately is all the damping there is, and the counts all the pressure: a
+        slot carries one run, and waiting opens no other."""
         rules, idle = self._context.rules, self._context.rules.slot_idle.total_seconds()
         used = self._slots.peak()
         for slot in range(min(used, rules.slots)):
             self._last_used[slot] = now
         lately = sum(1 for moment in self._last_used if now - moment < idle)
-        most = rules.slots if self.may_open else size
+        more = 0 if self.pressure else rules.slots if self.taking() else needed
+        most = min(max(size, more), rules.slots)
         least = min(max(rules.least, lately), most)
         return Rules(
             minimum=least,

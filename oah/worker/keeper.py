@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from oah.core.model.ids import SessionId
 from oah.ports.clock import Clock
+from oah.ports.store import QueuedSession
 from oah.worker.context import WorkerContext
 from oah.worker.elastic import Elastic
 from oah.worker.parked import Parked, Warm
@@ -81,10 +82,17 @@ class Keeper:
             self.cordon(f"the warm agent of session {warm.session_id} cannot be killed")
         self._settler.ended(Unparked(warm.session_id, warm.token, empty))
 
+    def called_profiles(self) -> list[str]:
+        """Of each warm agent that could go on with something. Raises Unavailable."""
+        return [queued.lane.profile for queued in self._waiting()] if len(self.parked) else []
+
     def _called(self) -> list[SessionId]:
+        return [queued.session_id for queued in self._waiting()]
+
+    def _waiting(self) -> list[QueuedSession]:
         """Those that have something to run."""
-        waiting = self._context.store.queued_sessions_of(self.parked.sessions(), self._context.epochs.current())
-        return [queued.session_id for queued in waiting if queued.ready_class is not None and not queued.holds]
+        sessions = self._context.store.queued_sessions_of(self.parked.sessions(), self._context.epochs.current())
+        return [queued for queued in sessions if queued.ready_class is not None and not queued.holds]
 
     def _hand_on_blocked(self, now: float, window: float) -> None:
         """Slots are idle, so what is called is taken at once, unless something else stands in its way."""

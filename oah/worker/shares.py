@@ -40,6 +40,8 @@ class Shares:
         self._turn = 0
         self._unmet: dict[int, float] = {}
         self._saved_for: int | None = None
+        self.reach: Callable[[], int] = lambda: slots
+        """How many slots could be idle at once: none are saved for what would not fit then either."""
 
     def weight(self, profile: str) -> int:
         """How many slots an agent of this profile takes here."""
@@ -118,4 +120,5 @@ class Shares:
                 self._saved_for = min(due, key=lambda weight: self._unmet[weight])
 
     def _may(self, weight: int, idle: int) -> bool:
-        return weight <= idle and self._saved_for in (None, weight)
+        saved = self._saved_for
+        return weight <= idle and (saved in (None, weight) or saved > self.reach())

@@ -104,6 +104,12 @@ class Waiting:
         with self._lock:
             return len(self._called)
 
+    def answered_profiles(self) -> list[str]:
+        """Of each of those."""
+        with self._lock:
+            called = [self._waiting.get(each) or self._lent.get(each) for each in self._called]
+        return [each.started.session.lane.profile for each in called if each is not None]
+
     @property
     def lent(self) -> int:
         """How many wait for their children."""

@@ -100,6 +100,7 @@ class Worker(ThreadComponent):
         self._keeper = Keeper(context, self.table, self._slots, self._settler)
         self._keeper.parked, self._keeper.cordon = self._parked, self._cordon_self
         self._keeper.taking, self._keeper.elastic = lambda: self._intake.taking, self.elastic
+        self.elastic.resumes, self.elastic.called = waiting.answered_profiles, self._keeper.called_profiles
         self._errands = Errands(context, self.table, self._slots, self._keeper)
         self._hooks.happened = self._errands.speaker.happened = self._teller.happened
         self._settler.parked = self._errands.parked

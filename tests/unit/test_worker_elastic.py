@@ -149,6 +149,47 @@ def test_no_slot_is_opened_for_a_worker_that_takes_nothing() -> None:
     assert desk.sizes(1) == [8]
 
 
+def test_slots_are_opened_for_what_only_this_worker_can_go_on_with() -> None:
+    """Sessions that are called here are no figure of the queue: their agents would wait beside closed slots, for as
+    long as the runs take that have the open ones, or be ended."""
+    desk = Desk()
+    desk.use(2)
+    desk.elastic.called = lambda: ["noop"] * 3
+    assert desk.sizes(1) == [5]
+    desk.use(5)
+    desk.elastic.called, desk.elastic.resumes = list, lambda: ["noop"]
+    assert desk.sizes(1) == [6]
+    desk.use(2)
+    desk.elastic.resumes = desk.elastic.called = list
+    assert desk.sizes(70)[-1] == 2
+    desk.use(1)
+    desk.elastic.called = lambda: pytest.fail("a slot is idle: it is claimed anyway")
+    desk.sizes(1)
+
+
+def test_a_worker_that_takes_nothing_opens_slots_for_its_runs_that_may_go_on_alone() -> None:
+    """A drain would otherwise end them at its deadline."""
+    desk = Desk()
+    desk.use(2)
+    desk.ready, desk.elastic.taking = {OWN: 6}, lambda: False
+    desk.elastic.called, desk.elastic.resumes = (lambda: ["noop"] * 3), (lambda: ["noop"])
+    assert desk.sizes(3) == [3] * 3
+    desk.usage = SHORT
+    desk.elastic.resumes = lambda: ["noop"] * 2
+    assert desk.sizes(3) == [3] * 3, "under pressure those that run end first"
+
+
+def test_what_is_called_and_is_not_known_opens_nothing() -> None:
+    desk = Desk()
+    desk.use(2)
+
+    def away() -> list[str]:
+        raise Unavailable("away")
+
+    desk.elastic.called, desk.elastic.resumes = away, (lambda: ["noop"])
+    assert desk.sizes(1) == [3]
+
+
 def test_under_pressure_idle_slots_still_close() -> None:
     desk = Desk()
     desk.use(2)

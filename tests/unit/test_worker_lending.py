@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from oah.ports.commands import CommandKind, WorkerCommand
 from oah.ports.questions import Resumed
 from oah.worker.claimer import Claimer
 from oah.worker.lending import Lending
+from oah.worker.shares import Shares
 from oah.worker.slots import Slots
 from oah.worker.table import Phase, Table
 from oah.worker.waiting import Waiting
@@ -28,6 +30,7 @@ from tests.support.worker_doubles import WORKER, Scripted, context, fence, start
 
 F = fence()
 LANE = Lane("default", "noop")
+LEASE = timedelta(seconds=30)
 
 
 class Desk:
@@ -179,3 +182,49 @@ def test_the_reserve_goes_to_subagents_alone(idle: int, want: int, *, all_classe
     classes = {ready_class for _, ready_class in request.order}
     assert request.want == want
     assert (ReadyClass.INTERACTIVE in classes) == all_classes and ReadyClass.SUBAGENT in classes
+
+
+LIGHT, HEAVY = Lane("default", "light"), Lane("default", "heavy")
+
+
+class Crowd:
+    """Three runs wait, two more than may; of four idle slots, as many as a heavy agent takes, two are left."""
+
+    answered = 0
+
+    def __init__(self, *, lent: int) -> None:
+        self.lent = lent
+        self.requests: list[Any] = []
+        made = context(Scripted(check=[None]), Scripted(claim=[self._claim]), lanes=(LIGHT, HEAVY))
+        made = replace(made, rules=replace(made.rules, slots=4, waiting=1))
+        self.shares = Shares((LIGHT, HEAVY), {"light": 1, "heavy": 4}.__getitem__, slots=4)
+        slots, waiting, table = SimpleNamespace(idle=4, size=4), self, Table(lease=LEASE, margin=LEASE / 6)
+        parts: Any = {"waiting": waiting, "shares": self.shares, "wake": lambda: None}
+        self.claimer = Claimer(made, table, slots, **parts)  # type: ignore[arg-type]
+
+    def _claim(self, epoch: Any, request: Any) -> ClaimReply:
+        self.requests.append(request)
+        return ClaimReply((), False, None, timedelta(0))
+
+    def __len__(self) -> int:
+        return 3
+
+
+def test_children_too_heavy_for_what_those_who_wait_leave_begin_all_the_same() -> None:
+    crowd = Crowd(lent=1)
+    crowd.claimer.hint()
+    while crowd.claimer.pending() is not None:
+        crowd.claimer.step()
+    looked = {(lane, ready_class) for request in crowd.requests for lane, ready_class in request.order}
+    assert {lane for lane, ready_class in looked if ready_class is ReadyClass.SUBAGENT} == {LIGHT, HEAVY}
+    assert {ready_class for _, ready_class in looked} == {ReadyClass.SUBAGENT, ReadyClass.RESUME}
+
+
+@pytest.mark.parametrize(("lent", "lanes"), [(0, (LIGHT,)), (1, (HEAVY,))])
+def test_no_slots_are_saved_for_what_would_not_fit_into_them(lent: int, lanes: tuple[Lane, ...]) -> None:
+    """Else nothing at all would start until people have answered. Children may have every slot."""
+    crowd = Crowd(lent=lent)
+    for now in (0.0, 10.0):
+        crowd.shares.seen({HEAVY: 1}, now=now)
+    assert crowd.shares.saved_for == (HEAVY,)
+    assert crowd.claimer.lanes() == lanes
