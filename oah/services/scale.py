@@ -224,8 +224,7 @@ class ScaleFleet:
     def _go_on(self, look: Look, row: ScaleDecision) -> None:
         """With what is written down, by this leader or by another."""
         if not look.going:
-            done = look.state.size == row.detail.get("size", look.state.size)
-            self._end(row, Outcome.SCALED if done else Outcome.FAILED, row.detail)
+            self._end(row, Outcome.SCALED if look.state.size == row.desired else Outcome.FAILED, row.detail)
             return
         row = self._tell_again(look, row)
         if look.sure and not look.unborn:

@@ -134,6 +134,7 @@ def test_a_leader_that_dies_anywhere_leaves_what_another_finishes(
         assert (world.target.size, sorted(world.ended)) == (2, ["w3", "w4", "w5"]), (at, number)
         assert world.going() == set()
         assert not any(unit.cordoned for unit in world.units.values())
+        assert world.decisions()[-1].outcome is Outcome.SCALED
 
 
 def test_a_leader_that_dies_while_it_takes_back_leaves_nobody_cordoned(
