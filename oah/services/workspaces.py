@@ -36,6 +36,7 @@ def create(
     runs_burst: int | None = None,
     recovery_strategy: RecoveryStrategy | None = None,
     recovery_max_attempts: int | None = None,
+    by: str = "system",
 ) -> Workspace:
     """A new workspace. Raises InvalidRequest; Conflict when the name is taken."""
     admission.name(name, what="workspace")
@@ -59,10 +60,11 @@ def create(
         runs_burst=runs_burst,
         recovery_strategy=recovery_strategy,
         recovery_max_attempts=recovery_max_attempts,
+        by=by,
     )
 
 
-def change(store: Store, workspace: WorkspaceId, changes: Mapping[str, Any]) -> Workspace:
+def change(store: Store, workspace: WorkspaceId, changes: Mapping[str, Any], *, by: str = "system") -> Workspace:
     """Change weight, caps, rates and what it says about recovery. Raises NotFound, InvalidRequest."""
     _bounds(
         {name: value for name, value in changes.items() if name not in ("recovery_strategy", "answers", "worktree")}
@@ -71,7 +73,7 @@ def change(store: Store, workspace: WorkspaceId, changes: Mapping[str, Any]) -> 
     if worktree is not None:
         check_worktree(worktree)
         changes = {**changes, "worktree": worktree.document()}
-    return store.update_workspace(workspace, dict(changes))
+    return store.update_workspace(workspace, dict(changes), by=by)
 
 
 def _bounds(values: Mapping[str, int | None]) -> None:

@@ -95,6 +95,8 @@ def test_a_rate_is_429_with_the_time_to_come_again(api) -> None:
     admin.update_workspace("default", runs_per_minute=2, runs_burst=1)
     shown = admin.workspace("default")
     assert (shown["runs_per_minute"], shown["runs_burst"]) == (2, 1)
+    [deed] = [row for row in admin.audit() if row["action"] == "workspace.changed"]
+    assert deed["subject"] == "default" and deed["data"] == {"runs_per_minute": 2, "runs_burst": 1}
     client.submit(session, "echo hi")
     with pytest.raises(LimitReached) as caught:
         client.submit(session, "echo hi")

@@ -51,6 +51,7 @@ class Keys(Aggregate):
         runs_burst: int | None = None,
         recovery_strategy: RecoveryStrategy | None = None,
         recovery_max_attempts: int | None = None,
+        by: str = "system",
     ) -> Workspace:
         """Raises Conflict when the id or the name is taken."""
         require_sound(id=workspace_id, name=name)
@@ -74,6 +75,9 @@ class Keys(Aggregate):
                     created_at=now(),
                 )
             )
+            record(
+                connection, [entry(by, "workspace.created", workspace_id, {"workspace_id": workspace_id, "name": name})]
+            )
             return _workspace(connection, workspace_id)
 
     def workspaces(self) -> list[Workspace]:
@@ -87,14 +91,14 @@ class Keys(Aggregate):
         with self._database.read() as connection:
             return _workspace(connection, id_or_name)
 
-    def update_workspace(self, id_or_name: str, changes: Mapping[str, Any]) -> Workspace:
+    def update_workspace(self, id_or_name: str, changes: Mapping[str, Any], *, by: str = "system") -> Workspace:
         """Change what stands in ``WORKSPACE_CHANGES``. Raises NotFound, Conflict, InvalidRequest."""
         if unknown := set(changes) - WORKSPACE_CHANGES:
             raise InvalidRequest(f"a workspace has no {', '.join(sorted(unknown))} to change")
         with self._database.write() as connection:
             found = _workspace(connection, id_or_name)
             name = changes.get("name", found.name)
-            require_sound(name=name)
+            require_sound(name=name, by=by)
             taken = select(workspaces.c.id).where(
                 or_(workspaces.c.name == name, workspaces.c.id == name), workspaces.c.id != found.id
             )
@@ -102,6 +106,7 @@ class Keys(Aggregate):
                 raise Conflict(f"a workspace '{name}' exists")
             if changes:
                 connection.execute(update(workspaces).where(workspaces.c.id == found.id).values(**changes))
+                record(connection, [entry(by, "workspace.changed", found.id, {"workspace_id": found.id, **changes})])
             rate = (changes.get(name, getattr(found, name)) for name in ("runs_per_minute", "runs_burst"))
             if tuple(rate) != (found.runs_per_minute, found.runs_burst):  # what was counted at the old one is void
                 connection.execute(delete(workspace_rates).where(workspace_rates.c.workspace_id == found.id))

@@ -31,6 +31,7 @@ def create_workspace(body: WorkspaceBody, desk: Desk, caller: Caller) -> Respons
         runs_burst=body.runs_burst,
         recovery_strategy=body.recovery_strategy,
         recovery_max_attempts=body.recovery_max_attempts,
+        by=caller.by,
     )
     tell_now(desk.context.store, desk.context.broker, desk.epoch())
     return answer(workspace_document(made), 201, {"location": f"/v1/workspaces/{made.id}"})
@@ -57,7 +58,7 @@ def change_workspace(workspace: Named, body: WorkspaceChanges, desk: Desk, calle
     found = workspaces.resolve(store, workspace, caller.workspace_id)
     changes = body.model_dump(exclude_unset=True)
     desk.context.answer_rules(changes.get("answers") or ())
-    changed = workspaces.change(store, found, changes)
+    changed = workspaces.change(store, found, changes, by=caller.by)
     tell_now(store, desk.context.broker, desk.epoch())
     return answer(workspace_document(changed))
 
