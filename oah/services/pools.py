@@ -14,7 +14,7 @@ from oah.ports.broker import Broker
 from oah.ports.clock import Clock
 from oah.ports.scaling import DecisionFilter, ScaleDecision
 from oah.ports.store import Store
-from oah.services.signals import PoolSignals, PoolView
+from oah.services.signals import PoolSignals, PoolView, Said
 
 SHOWN = 8
 """Decisions of a pool that are shown with it; the list of decisions has all."""
@@ -51,9 +51,10 @@ class Pools:
     trust: timedelta
     weigh: Callable[[str], int] = lambda profile: 1
 
-    def all(self) -> list[PoolSnapshot]:
-        """Those in which anything waits, runs or serves. Raises Unavailable."""
-        return [self._snapshot(view) for view in self._signals().views()]
+    def all(self, seen: Said | None = None) -> list[PoolSnapshot]:
+        """Those in which anything waits, runs or serves. ``seen``: what the broker has just said. Raises
+        Unavailable."""
+        return [self._snapshot(view) for view in self._signals().views(seen=seen)]
 
     def one(self, pool: str) -> PoolSnapshot:
         """Raises Unavailable; NotFound for one in which nothing is, and about which nothing was ever decided."""

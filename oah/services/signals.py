@@ -3,7 +3,8 @@
 What waits is the broker's figure, what runs SQL's, what could run more the registry's. Their cost is that of lanes,
 active runs and workers, whatever the backlog. The load (ready + running) does not come from the registry: workers that
 stop reporting make a pool no smaller. A session counts once, however many runs wait in it: it can use one slot, or as
-many as its profile weighs.
+many as its profile weighs; and not at all where more workers would change nothing (caps, pauses, a profile that those
+who are here do not serve, a home on a host that is full).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from oah.core.policy.scaling import Signals
 from oah.errors import Unavailable
 from oah.ports.broker import Broker
 from oah.ports.clock import Clock
-from oah.ports.dispatch import LaneDepth
+from oah.ports.dispatch import LaneDepth, QueueFigures
 from oah.ports.figures import LaneRuns
 from oah.ports.store import Store
 
@@ -40,6 +41,11 @@ class PoolView:
     capped: int = 0
     """Ready sessions that more slots would not help: a cap or a pause keeps them out. Not part of
     the signals."""
+    unserved: int = 0
+    """The same of a profile that none of the workers serves: another one like them would not, either."""
+    bound: Mapping[str, int] = field(default_factory=dict)
+    """Slots that sessions at home on a host need beyond what its workers have free, by host: workers elsewhere would
+    not help."""
     doubts: tuple[str, ...] = ()
     """Why the signals are not sure."""
 
@@ -49,6 +55,14 @@ class PoolView:
         knows nothing else divides by the slots of a replica: zero means that nothing would be interrupted."""
         signals = self.signals
         return max(signals.ready + signals.running, 1 if signals.waiting else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the broker said: figures, then the registry."""
+
+    figures: QueueFigures
+    workers: Sequence[WorkerReport]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +122,27 @@ class PoolSignals:
             return replace(seen, signals=replace(seen.signals, sure=False), doubts=(error.message,))
         return self._judged(pool, look)
 
-    def views(self, also: Iterable[str] = ()) -> list[PoolView]:
-        """All pools in which anything waits, runs or serves, and those named, by name. Raises Unavailable."""
-        look = self._look()
+    def views(self, also: Iterable[str] = (), *, seen: Said | None = None) -> list[PoolView]:
+        """All pools in which anything waits, runs or serves, and those named, by name. ``seen``: what the broker has
+        just said. Raises Unavailable."""
+        look = self._look(seen)
         return [self._judged(pool, look) for pool in sorted(look.pools() | set(also))]
 
-    def _look(self) -> _Look:
-        """SQL first: what starts meanwhile counts twice, what is ready cannot be missed."""
+    def _look(self, said: Said | None = None) -> _Look:
+        """SQL between two looks at the queues: what starts, or ends and is ready again, meanwhile counts twice rather
+        than never."""
+        before = said.figures if said is not None else self._broker.figures()
         runs = self._store.lane_runs()
         epoch = self._store.current_epoch()
-        figures = self._broker.figures()
+        after = said.figures if said is not None else self._broker.figures()
+        workers = said.workers if said is not None else self._broker.workers()
         seen = self._broker.view()
         doubts = []
         if seen.id != epoch or seen.state is not EpochState.OPEN:
             doubts.append("the queues are being rebuilt")
         elif seen.open_for is None or seen.open_for < self._trust:
             doubts.append("the queues were rebuilt a moment ago")
-        return _Look(figures.ready, runs, self._broker.workers(), tuple(doubts))
+        return _Look(_larger(before.ready, after.ready), runs, workers, tuple(doubts))
 
     def _judged(self, pool: str, look: _Look) -> PoolView:
         workers = sorted((worker for worker in look.workers if worker.pool == pool), key=lambda worker: worker.id)
@@ -163,6 +181,17 @@ class PoolSignals:
         return ()
 
 
+def _larger(before: Sequence[LaneDepth], after: Sequence[LaneDepth]) -> list[LaneDepth]:
+    """Of each lane and class, where more could be taken."""
+    depths: dict[tuple[Lane, ReadyClass], LaneDepth] = {}
+    for depth in (*before, *after):
+        where = (depth.lane, depth.ready_class)
+        known = depths.get(where)
+        if known is None or depth.sessions - depth.capped >= known.sessions - known.capped:
+            depths[where] = depth
+    return list(depths.values())
+
+
 def _place(worker: WorkerReport) -> tuple[str, str]:
     return worker.host, worker.name
 
@@ -177,19 +206,30 @@ def pool_view(
     weigh: Callable[[str], int] = lambda profile: 1,
 ) -> PoolView:
     """Add up. What waits and runs counts as many slots as it takes; slots are those of workers that take new runs."""
-
-    def waiting(wanted: Callable[[LaneDepth], bool] = lambda depth: True) -> int:
-        return sum((depth.sessions - depth.capped) * weigh(depth.lane.profile) for depth in ready if wanted(depth))
-
+    unserved = [depth for depth in ready if workers and not _served(depth.lane, workers)]
+    bound: dict[str, int] = {}
+    waiting = dict.fromkeys(ReadyClass, 0)
+    for depth in ready:
+        slots = (depth.sessions - depth.capped) * weigh(depth.lane.profile)
+        if depth not in unserved:
+            beyond = _beyond(depth.lane, slots, workers)
+            waiting[depth.ready_class] += slots - beyond
+            if beyond:
+                bound[depth.lane.host] = bound.get(depth.lane.host, 0) + beyond
+    running = sum(each.running * weigh(lane.profile) for lane, each in runs.items())
+    kept = sum(depth.sessions - depth.capped for depth in unserved)
+    if (kept or bound) and not running and not any(waiting.values()):
+        waiting[ReadyClass.INTERACTIVE] = 1  # somebody stays to say so: of an empty pool it would not be known
     waits = merged(buckets for worker in workers for buckets in worker.waits_now.values())
+    helped = [depth for depth in ready if depth not in unserved and depth.lane.host not in bound]
     signals = Signals(
-        ready=waiting(),
-        subagent_ready=waiting(lambda depth: depth.ready_class is ReadyClass.SUBAGENT),
-        running=sum(each.running * weigh(lane.profile) for lane, each in runs.items()),
+        ready=sum(waiting.values()),
+        subagent_ready=waiting[ReadyClass.SUBAGENT],
+        running=running,
         waiting=sum(each.waiting for each in runs.values()),
-        slots=sum(_usable(worker) for worker in workers),
+        slots=sum(usable(worker) for worker in workers),
         idle_slots=sum(worker.free for worker in workers),
-        oldest_wait=max((depth.oldest for depth in ready if depth.oldest is not None), default=timedelta(0)),
+        oldest_wait=max((depth.oldest for depth in helped if depth.oldest is not None), default=timedelta(0)),
         wait_p95=quantile(waits, 0.95),
         sure=not doubts,
     )
@@ -198,11 +238,24 @@ def pool_view(
         signals=signals,
         workers=tuple(workers),
         capped=sum(depth.capped for depth in ready),
+        unserved=kept,
+        bound=bound,
         doubts=doubts,
     )
 
 
-def _usable(worker: WorkerReport) -> int:
+def _served(lane: Lane, workers: Sequence[WorkerReport]) -> bool:
+    """By any of these. A host that nobody reports from may come back; if not, its sessions are soon bound no more."""
+    return any(lane.profile in worker.profiles for worker in workers)
+
+
+def _beyond(lane: Lane, slots: int, workers: Sequence[WorkerReport]) -> int:
+    """Of so many slots that sessions of one host wait for, those that its workers do not have free."""
+    there = [worker for worker in workers if worker.host == lane.host]
+    return max(0, slots - sum(worker.free for worker in there)) if there else 0
+
+
+def usable(worker: WorkerReport) -> int:
     """Slots of a worker that takes runs; of one under pressure those that it uses."""
     if worker.cordoned or worker.draining:
         return 0

@@ -72,11 +72,55 @@ def test_load_is_what_waits_and_what_runs_of_this_pool_alone() -> None:
     assert scene.signals("nowhere") == Signals()
 
 
+def test_what_changes_hands_while_one_looks_counts_twice_rather_than_never() -> None:
+    scene = Scene()
+    lane = Lane("p", "shell")
+
+    def figures(ready: int) -> QueueFigures:
+        return QueueFigures((LaneDepth(lane, INTERACTIVE, ready),), None, 0, 0, 0)
+
+    for looks, running in (((1, 0), 1), ((0, 1), 0), ((0, 1), 1)):
+        scene.broker.answers["figures"] = [figures(ready) for ready in looks]
+        scene.runs = {lane: LaneRuns(running)}
+        assert scene.signals.view("p").load >= 1, (looks, running)
+
+
 def test_what_a_cap_keeps_out_asks_for_no_slots() -> None:
     scene = Scene()
     scene.depth(50, capped=48, oldest=timedelta(seconds=2))
     view = scene.signals.view("p")
     assert (view.signals.ready, view.capped, view.load) == (2, 48, 5)
+
+
+def test_what_no_worker_serves_asks_for_one_that_says_so_and_no_more() -> None:
+    """A program that is missing on every worker is missing on the next one, too."""
+    scene = Scene()
+    scene.ready.append(LaneDepth(Lane("p", "codex"), SUBAGENT, 20, capped=4, oldest=timedelta(minutes=5)))
+    view = scene.signals.view("p")
+    assert (view.unserved, view.signals.ready, view.signals.subagent_ready, view.signals.running) == (16, 0, 0, 3)
+    assert view.signals.oldest_wait == timedelta(0)
+    scene.runs = {}
+    assert scene.signals("p").ready == 1, "a pool that is empty does not know what its workers would serve"
+    scene.workers = []
+    scene.clock.seconds += 60
+    view = scene.signals.view("p")
+    assert (view.unserved, view.signals.ready) == (0, 16), "nobody is there to say that they do not serve it"
+
+
+def test_sessions_at_home_on_a_full_host_ask_for_no_workers_elsewhere() -> None:
+    scene = Scene()
+    old = timedelta(minutes=2)
+    scene.ready.append(LaneDepth(Lane("p", "shell", "h"), INTERACTIVE, 9, oldest=old))
+    scene.depth(2, oldest=timedelta(seconds=1))
+    view = scene.signals.view("p")
+    assert (view.signals.ready, dict(view.bound)) == (2 + 6, {"h": 3}), "three and three are free there"
+    assert view.signals.oldest_wait == timedelta(seconds=1)
+    scene.ready = [LaneDepth(Lane("p", "shell", "gone"), INTERACTIVE, 9, oldest=old)]
+    view = scene.signals.view("p")
+    assert (view.signals.ready, dict(view.bound)) == (9, {}), (
+        "it comes back, or its sessions are free to go in a minute"
+    )
+    assert view.signals.oldest_wait == old
 
 
 def test_slots_that_open_on_demand_count_and_those_under_pressure_do_not() -> None:

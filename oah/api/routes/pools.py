@@ -14,6 +14,7 @@ from oah.core.model.workspace import Scope
 from oah.ports.scaling import DecisionFilter
 from oah.services import inspect
 from oah.services.pools import Pools
+from oah.services.signals import Said
 
 router = APIRouter(prefix="/v1", tags=["fleet"])
 
@@ -28,14 +29,16 @@ def queue(desk: Desk, caller: Caller) -> Response:
     """The health snapshot of queue and fleet, with the pools. What is counted in SQL (depths, runs) is anew each time
     while counting is quick; else it is at most twenty times as old as counting takes."""
     context = desk.context
+    counted = desk.counts()
+    said = Said(context.broker.figures(), context.broker.workers())
     snapshot = inspect.queue_snapshot(
-        desk.counts(),
-        context.broker.figures(),
-        context.broker.workers(),
+        counted,
+        said.figures,
+        said.workers,
         local=context.local_workers(),
         subagent_reserve=context.subagent_reserve,
     )
-    return answer({**queue_document(snapshot), "pools": [pool_document(pool) for pool in _pools(desk).all()]})
+    return answer({**queue_document(snapshot), "pools": [pool_document(pool) for pool in _pools(desk).all(said)]})
 
 
 @router.get("/pools", **needs(Scope.OPERATE))
