@@ -92,7 +92,9 @@ class Leadership(Loop):
             if self._held:
                 log.error("a pass takes longer than the leader lease: giving it up")
                 self._lose()
+                self._in_doubt = True
                 self._keeper.resign(self._holder)
+                self._in_doubt = False
             return CONTEND
         before = self._boottime()
         try:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from oah.adapters.kubernetes.cluster import Cluster, ClusterOptions
 from oah.adapters.kubernetes.facts import rights_of_election, rights_of_scaling
 from oah.adapters.kubernetes.workload import Wanted
 from oah.bootstrap.kubernetes import kubernetes_target, open_election
@@ -145,6 +146,17 @@ def test_redis_elects_unless_it_is_told_otherwise(monkeypatch: pytest.MonkeyPatc
     told = Settings(controller=ControllerSettings(election="kubernetes"))
     with pytest.raises(InvalidRequest, match="no way to reach"):
         open_election(told, clock, broker=board, hasty=board)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{{: -", "clusters: []", "who: knows"])
+def test_a_file_that_is_no_kubeconfig_is_said(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(InvalidRequest, match="no way to reach") as caught:
+        Cluster(ClusterOptions(kubeconfig=path))
+    assert caught.value.hint
+    with pytest.raises(InvalidRequest, match=str(tmp_path / "none")):
+        Cluster(ClusterOptions(api_url="https://127.0.0.1:1", ca_file=tmp_path / "none"))
 
 
 def test_a_workload_is_named_or_described_and_not_both(kube: KubeApi) -> None:

@@ -169,6 +169,25 @@ def test_a_record_that_somebody_labels_meanwhile_is_renewed_nevertheless(kube: K
         first.lead("a")
 
 
+def test_a_record_that_somebody_deletes_meanwhile_is_made_again(kube: KubeApi, machine: Make) -> None:
+    first = machine()
+    first.lead("a")
+    kube.on("PUT .*leases")(lambda: kube.objects.pop(("leases", "oah-controller")) and None)
+    assert first.lead("a")
+    assert kube.get("leases", "oah-controller")["spec"]["holderIdentity"] == "a"
+    kube.on("PUT .*leases")(lambda: kube.objects.pop(("leases", "oah-controller")) and None)
+    first.election.resign("a")
+
+
+def test_a_namespace_that_is_not_there_is_an_absence(kube: KubeApi, machine: Make) -> None:
+    first = machine()
+    kube.refuse("POST .*leases", 404)
+    with pytest.raises(Unavailable) as caught:
+        first.lead("a")
+    assert (caught.value.code, caught.value.hint) == ("election_absent", "is there such a namespace?")
+    assert first.lead("a")
+
+
 @pytest.mark.parametrize(
     ("code", "headers", "retry_after"),
     [(429, {"Retry-After": "3"}, 3), (429, {}, 1), (500, {}, 1), (503, {"Retry-After": "86400"}, 4)],

@@ -377,6 +377,17 @@ def test_a_status_that_changes_meanwhile_is_no_conflict_and_a_size_that_does_is(
     assert kube.get("statefulsets", "w")["spec"]["replicas"] == 5
 
 
+def test_a_pod_that_changes_faster_than_it_is_marked_is_asked_again(kube: KubeApi, cluster: Cluster) -> None:
+    kube.workload("Deployment", "w", size=2, labels=LABELS)
+    a, _ = kube.pods_of("w")
+    target = target_of(cluster)
+    kube.refuse("PATCH .*pods", 409)
+    with pytest.raises(Unavailable) as caught:
+        target.resize(target.read(), 1, victims=[a])
+    assert caught.value.code == "kubernetes_conflict"
+    target.resize(target.read(), 1, victims=[a])
+
+
 def test_a_size_that_somebody_writes_between_is_not_overwritten(kube: KubeApi, cluster: Cluster) -> None:
     kube.workload("StatefulSet", "w", size=2, labels=LABELS)
     other = target_of(cluster)

@@ -34,8 +34,8 @@ _REVIEWS: Any = create_global_resource(
     "authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews"
 )
 _LONGEST_HOLD = timedelta(seconds=4)
-"""However long a server asks to be left alone: a leader must not lose its lease by being polite. Of a lease of 15 s that
-is renewed every 5 s this leaves two more tries."""
+"""However long a server asks to be left alone: a leader must not lose its lease by being polite. Of a lease of 15 s
+that is renewed every 5 s this leaves two more tries."""
 
 
 class Absent(OahError):

@@ -45,6 +45,8 @@ class LeaseElection:
             return self._lead(holder, lease)
         except Refused as error:
             raise _refused(error) from error
+        except Absent as error:  # where it is to be made: the namespace
+            raise Unavailable(error.message, code="election_absent", hint="is there such a namespace?") from error
 
     def resign(self, holder: str) -> None:
         """Write that nobody holds it, so that another need not wait."""
@@ -52,8 +54,8 @@ class LeaseElection:
             lease = self._read()
             if lease is not None and _holder(lease) == holder:
                 self._write(lease, holder="", lease=timedelta(seconds=1), taken=False)
-        except Conflicting:
-            return  # somebody has it already
+        except (Conflicting, Absent):
+            return  # somebody has it already, or deleted it
         except Refused as error:
             raise _refused(error) from error
 
@@ -81,7 +83,7 @@ class LeaseElection:
                 return False
             try:
                 self._write(found, holder=holder, lease=lease, taken=not ours)
-            except Conflicting:
+            except (Conflicting, Absent):
                 if ours:
                     continue
                 return False

@@ -139,6 +139,8 @@ class KubernetesTarget:
             self._cluster.annotate(pod, {DELETION_COST: cost})
         except Absent:
             return False
+        except Conflicting as error:
+            raise Unavailable(error.message, code="kubernetes_conflict") from error
         return True
 
     def _write(self, kind: str, name: str, *, was: int, size: int) -> None:
