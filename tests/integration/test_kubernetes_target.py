@@ -290,6 +290,16 @@ def test_nothing_is_written_when_another_would_go(kube: KubeApi, cluster: Cluste
     assert kube.get("deployments", "w")["spec"]["replicas"] == 2
 
 
+def test_who_becomes_unready_while_costs_are_heard_is_not_taken_instead(kube: KubeApi, cluster: Cluster) -> None:
+    kube.workload("Deployment", "w", size=3, labels=LABELS)
+    a, busy, _ = kube.pods_of("w")
+    target = KubernetesTarget(cluster, Wanted(None, "w", {}), pause=lambda _: kube.pod_is(busy, ready=False))
+    with pytest.raises(Unavailable) as caught:
+        target.resize(target.read(), 2, victims=[a])
+    assert caught.value.code == "victims_uncertain"
+    assert kube.get("deployments", "w")["spec"]["replicas"] == 3
+
+
 def test_more_victims_than_go_are_no_matter(kube: KubeApi, cluster: Cluster) -> None:
     kube.workload("Deployment", "w", size=4, labels=LABELS)
     a, b, c, _ = kube.pods_of("w")

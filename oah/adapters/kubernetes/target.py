@@ -106,18 +106,29 @@ class KubernetesTarget:
 
     def _prepare(self, workload: Workload, size: int, victims: frozenset[str]) -> None:
         """Look once more whether all that will go are victims, and mark these."""
+        pods = self._sure(workload, size, victims)
+        if workload.kind == "Deployment" and self._mark(pods, victims):
+            self._pause(HEARD.total_seconds())
+            # One that has become unready meanwhile goes before all that are marked.
+            self._sure(
+                Workload(workload.kind, workload.name, self._cluster.workload(workload.kind, workload.name)),
+                size,
+                victims,
+            )
+
+    def _sure(self, workload: Workload, size: int, victims: frozenset[str]) -> list[Pod]:
+        """Its pods, when nobody would go but victims. Raises Unavailable."""
         pods = self._pods(workload)
         if workload.kind == "StatefulSet":
             _only(victims, [pod for pod in pods if pod.ordinal >= workload.first_ordinal + size])
-            return
+            return pods
         if len({pod.template for pod in pods}) > 1 or workload.rolling:
             raise Unavailable(
                 f"{workload.kind} {workload.name} is being rolled out: who goes cannot be chosen",
                 code="rollout_in_progress",
             )
         _only(victims, endangered(pods, keep=size, victims=victims))
-        if self._mark(pods, victims):
-            self._pause(HEARD.total_seconds())
+        return pods
 
     def _mark(self, pods: Sequence[Pod], victims: frozenset[str]) -> bool:
         """Deletion costs as they have to be; whether any had to be written."""
