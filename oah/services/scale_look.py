@@ -14,7 +14,7 @@ from oah.errors import Broken, Conflict, OahError, Unavailable
 from oah.ports.clock import Clock
 from oah.ports.scaling import ScaleDecision, ScaleTarget, TargetState
 from oah.ports.store import Store
-from oah.services.signals import PoolSignals, PoolView
+from oah.services.signals import PoolSignals, PoolView, usable
 
 AGAIN = timedelta(seconds=15)
 """A worker that does not do what it was told is told again; a removal whose end nobody saw was none."""
@@ -22,6 +22,9 @@ AGAIN = timedelta(seconds=15)
 
 ROLLING = "a rolling restart is under way"
 """Who is taken away while others come and go is not for two to say."""
+
+NAMES = "workers report under other names than those of the target: none of its members is known"
+"""Whoever does not report would be thought gone, with all that he works at."""
 
 LACKS = timedelta(seconds=60)
 """What is not there for so long is not going to be."""
@@ -122,6 +125,7 @@ class Lookout:
             for each in sorted(view.workers, key=lambda each: each.started_at)
             if state.host in (None, each.host)
         }
+        view = _own(view, state)
         for memory in self._memories.values():
             for name in [each for each in memory if each and each not in state.members]:
                 del memory[name]
@@ -156,3 +160,22 @@ class Lookout:
         if removing >= AGAIN.total_seconds():
             going = replace(going, removing=False)
         return replace(member, going=going, chosen=today - going.since)
+
+
+def _own(view: PoolView, state: TargetState) -> PoolView:
+    """Of a pool that has other workers, too (another workload, machines that nobody scales), what is left for the
+    target's: what those others carry needs nobody here. Whom the target does start would be on its own host."""
+    # By name: the last incarnation of one that crashed may still be listed, and SQL still count its runs.
+    others = [each for each in view.workers if each.name not in state.members or state.host not in (None, each.host)]
+    if others and state.members and len(others) == len(view.workers):
+        return replace(view, signals=replace(view.signals, sure=False), doubts=(*view.doubts, NAMES))
+    signals = view.signals
+    if state.host is not None:
+        signals = replace(signals, ready=signals.ready + view.bound.get(state.host, 0))
+    signals = replace(
+        signals,
+        running=max(0, signals.running - sum(each.taken for each in others)),
+        slots=max(0, signals.slots - sum(usable(each) for each in others)),
+        idle_slots=max(0, signals.idle_slots - sum(each.free for each in others)),
+    )
+    return replace(view, signals=signals)

@@ -13,11 +13,13 @@ import pytest
 from oah.core.model.drain import AtDeadline, Drain
 from oah.core.model.ids import WorkerId
 from oah.core.model.rollout import Member, RolloutRules
+from oah.core.model.worker import WorkerReport
 from oah.core.policy.scaling import Rules
 from oah.errors import Broken, Unavailable
 from oah.ports.audit import AuditFilter
 from oah.ports.scaling import Outcome
-from tests.support.scale_world import POOL, QUICK, ScaleWorld, bounds
+from oah.services.scale_look import NAMES
+from tests.support.scale_world import POOL, QUICK, ScaleWorld, Unit, bounds
 
 
 @pytest.fixture
@@ -399,6 +401,23 @@ def test_who_is_going_stays_when_a_unit_turns_out_never_to_come(world: ScaleWorl
     assert not world.units[name].cordoned
 
 
+def test_what_others_carry_needs_no_unit(world: ScaleWorld) -> None:
+    world.have(busy=1)
+    world.others = [replace(world.units["w1"].report(slots=1), id=WorkerId("x.1"), name="x", busy=1)]
+    world.passes(world.leader(QUICK), 6)
+    assert (world.target.writes, world.decisions()) == ([], [])
+
+
+def test_an_incarnation_that_crashed_is_none_of_the_others(world: ScaleWorld) -> None:
+    """Until it is recovered SQL counts its run, and the registry lists it."""
+    world.have(busy=2)
+    world.units["w2"].busy = 0
+    world.others = [replace(world.units["w2"].report(slots=1), busy=1)]
+    world.restart("w2")
+    world.passes(world.leader(QUICK), 6)
+    assert (world.target.writes, world.decisions()) == ([], [])
+
+
 def test_growth_counts_what_is_on_its_way(world: ScaleWorld) -> None:
     world.have(busy=1)
     world.ready = 4
@@ -519,3 +538,47 @@ def test_a_new_leader_keeps_the_cooldown_of_the_last(world: ScaleWorld) -> None:
     assert world.going() == set(), "it grew a moment ago"
     world.passes(world.leader(rules, "three"), 14)
     assert world.target.size < 5 or world.going()
+
+
+def other(name: str, busy: int) -> WorkerReport:
+    report = Unit(name, begins=0, born=0, busy=busy).report(slots=8)
+    return replace(report, host="elsewhere")
+
+
+def test_what_other_workers_of_the_pool_carry_needs_nobody_here(world: ScaleWorld) -> None:
+    """Two workloads of one pool, one of which is scaled."""
+    world.have(busy=1, idle=1)
+    world.others = [other("x1", 8), other("x2", 7)]
+    leader = world.leader(QUICK)
+    world.passes(leader, 6)
+    assert (world.target.size, world.ended) == (1, ["w2"])
+    world.ready = 2
+    world.passes(leader, 2)
+    assert world.target.size == 3
+
+
+def test_members_that_are_known_by_other_names_are_never_taken_for_gone(world: ScaleWorld) -> None:
+    world.have(busy=2, idle=1)
+    world.others = [other(f"node-{number}", unit.busy) for number, unit in enumerate(world.units.values())]
+    for unit in world.units.values():
+        unit.silent = True
+    leader = world.leader(bounds(0, 1))
+    world.passes(leader, 40)
+    assert (world.target.size, world.going()) == (3, set())
+    world.ready = 9
+    world.passes(world.leader(bounds(0, 9)), 2)
+    assert world.decisions()[-1].inputs["doubts"] == [NAMES]
+
+
+def test_where_units_start_on_the_host_that_sessions_are_bound_to_they_are_counted(
+    world: ScaleWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.have(busy=1)
+    world.bound = {"h": 3, "elsewhere": 9}
+    leader = world.leader(QUICK)
+    world.passes(leader, 3)
+    assert world.target.size == 1, "units of no certain host would not help them"
+    read = world.target.read
+    monkeypatch.setattr(world.target, "read", lambda: replace(read(), host="h"))
+    world.passes(leader, 2)
+    assert world.target.size == 4

@@ -152,6 +152,9 @@ class ScaleWorld:
         self.units: dict[str, Unit] = {}
         self.ready = 0
         self.sure = True
+        self.others: list[WorkerReport] = []
+        """Workers of the pool that its target does not have."""
+        self.bound: dict[str, int] = {}
         self.interrupted: list[str] = []
         self.ended: list[str] = []
         self.target = FakeTarget(self)
@@ -230,16 +233,16 @@ class ScaleWorld:
 
     def _view(self) -> PoolView:
         here = [each for each in self.units.values() if each.begins <= self.clock.seconds and not each.silent]
-        reports = tuple(each.report(slots=self.slots) for each in here)
+        reports = (*(each.report(slots=self.slots) for each in here), *self.others)
         taking = [each for each in reports if each.takes]
         signals = Signals(
             ready=self.ready,
-            running=sum(each.busy for each in self.units.values()),
+            running=sum(each.busy for each in (*self.units.values(), *self.others)),
             slots=sum(each.slots for each in taking),
             idle_slots=sum(each.slots - each.busy for each in taking),
             sure=self.sure,
         )
-        return PoolView(pool=POOL, signals=signals, workers=reports)
+        return PoolView(pool=POOL, signals=signals, workers=reports, bound=self.bound)
 
 
 def bounds(least: int, most: int) -> scaling.Rules:
