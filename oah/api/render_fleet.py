@@ -87,6 +87,8 @@ def pool_document(snapshot: PoolSnapshot) -> Document:
         "ready": signals.ready,
         "subagent_ready": signals.subagent_ready,
         "capped": view.capped,
+        "unserved": view.unserved,
+        "bound": sum(view.bound.values()),
         "running": signals.running,
         "waiting": signals.waiting,
         "workers": len(workers),

@@ -26,6 +26,8 @@ def inputs(view: PoolView, signals: Signals, decision: Decision, rules: Rules, *
         "staying": staying,
         "reporting": len(view.workers),
         "capped": view.capped,
+        "unserved": view.unserved,
+        "bound": sum(view.bound.values()),
         "doubts": list(view.doubts),
         "minimum": rules.minimum,
         "maximum": rules.maximum,

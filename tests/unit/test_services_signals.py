@@ -117,9 +117,7 @@ def test_sessions_at_home_on_a_full_host_ask_for_no_workers_elsewhere() -> None:
     assert view.signals.oldest_wait == timedelta(seconds=1)
     scene.ready = [LaneDepth(Lane("p", "shell", "gone"), INTERACTIVE, 9, oldest=old)]
     view = scene.signals.view("p")
-    assert (view.signals.ready, dict(view.bound)) == (9, {}), (
-        "it comes back, or its sessions are free to go in a minute"
-    )
+    assert (view.signals.ready, dict(view.bound)) == (9, {}), "it comes back, or they are free in a minute"
     assert view.signals.oldest_wait == old
 
 
