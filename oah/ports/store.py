@@ -9,7 +9,7 @@ database's clock; ages cross as durations (invariant I7).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -173,6 +173,10 @@ class RecoveryStore(Protocol):
     ) -> list[OwnerRow]: ...
     def owners_of(self, sessions: Sequence[SessionId]) -> list[OwnerRow]: ...
     def owners_by_worker(self, workers: Sequence[WorkerId]) -> list[OwnerRow]: ...
+    def owning_names(self, names: Collection[str], *, host: str | None = None) -> set[str]:
+        """Those of which any incarnation (on this host) owns sessions."""
+        ...
+
     def apply_recovery(self, writes: Sequence[RecoveryWrite]) -> list[AfterRun]:
         """Each in a savepoint; ``applied`` False where the compare-and-set lost."""
         ...

@@ -237,9 +237,13 @@ class ScaleFleet:
         owners = self._store.owners_by_worker(sorted({each for each in known.values() if each is not None}))
         owns = {owner.worker_id for owner in owners}
         works = {owner.worker_id for owner in owners if owner.run_id is not None}
+        silent = [name for name, each in leaving.items() if each.report is None]
+        # Who reports no more may be an incarnation that this leader has never heard of: all of its name count.
+        named = self._store.owning_names(silent, host=look.state.host) if silent else set()
         found = set()
         for name, each in leaving.items():
-            empty = shrinking.may_go(each, self._rules.shrinking, owns=known[name] in owns, works=known[name] in works)
+            owning = known[name] in owns or name in named
+            empty = shrinking.may_go(each, self._rules.shrinking, owns=owning, works=known[name] in works)
             if self._lookout.since("empty", name, holds=empty) >= SETTLES.total_seconds():
                 found.add(name)
         return found

@@ -68,6 +68,10 @@ def test_owner_rows_are_listed_with_what_recovery_needs(clerk: Clerk) -> None:
     assert [owner.session_id for owner in clerk.store.owners(limit=1, after=SessionId("a"))] == ["b"]
     assert [owner.session_id for owner in clerk.store.owners(stale_for=30 * SECOND)] == ["b"]
     assert [owner.session_id for owner in clerk.store.owners_by_worker([WorkerId("w.2")])] == ["b", "c"]
+    for worker, host in (("w.1", "h1"), ("w.2", "h2"), ("w.3", "h3"), ("x.1", "h1")):
+        clerk.store.record_worker(WorkerId(worker), worker.partition(".")[0], host)
+    assert clerk.store.owning_names(["w", "x", "y"]) == {"w"}
+    assert clerk.store.owning_names(["w"], host="h2") == {"w"} != clerk.store.owning_names(["w"], host="h3")
     assert owners[1].age >= 60 * SECOND
     assert (owners[0].run_status, owners[0].attempt, owners[0].ready_class) == (
         RunStatus.RUNNING,

@@ -242,6 +242,18 @@ def test_who_is_silent_and_works_is_not_gone(world: ScaleWorld) -> None:
     assert world.target.size == 1
 
 
+def test_who_was_silent_before_his_leader_began_is_not_gone_while_he_works(world: ScaleWorld) -> None:
+    """No report tells the new leader of his incarnation, and whoever was restarted has another."""
+    world.have(busy=2, idle=1)
+    world.units["w1"].silent = True
+    leader = world.leader(bounds(0, 1), "new")
+    world.passes(leader, 30)
+    assert world.ended == ["w3"]
+    world.units["w1"].busy = 0
+    world.passes(leader, 3)
+    assert (world.target.size, world.ended) == (1, ["w3", "w1"])
+
+
 def test_who_is_silent_may_come_back_to_work(world: ScaleWorld) -> None:
     """It owns nothing now, and has not been silent for long: what it was told may not have reached it."""
     world.have(busy=0, idle=2)

@@ -142,6 +142,9 @@ class Books:
             if unit.id in ids
         ]
 
+    def owning_names(self, names: Sequence[str], *, host: str | None = None) -> set[str]:
+        return {unit.name for unit in self._world.units.values() if unit.name in names and unit.busy + unit.parked}
+
 
 class ScaleWorld:
     """One pool of units with ``slots`` slots each. ``books``: a SQLite database that has its tables."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.columns import MICROSECOND, age_us
 from oah.adapters.sql.database import Database
 from oah.adapters.sql.rows import required
-from oah.adapters.sql.tables import runs, session_owners, sessions, workspaces
+from oah.adapters.sql.tables import runs, session_owners, sessions, workers, workspaces
 from oah.core.model.ids import ClaimToken, RunId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass, RunStatus, StopReason
@@ -48,6 +48,15 @@ class Owners(Aggregate):
         statement = _owners().where(session_owners.c.worker_id.in_(workers))
         with self._database.read() as connection:
             return read_owners(self._database, connection, statement)
+
+    def owning_names(self, names: Collection[str], *, host: str | None = None) -> set[str]:
+        """Those of which any incarnation (on this host) owns sessions."""
+        statement = select(workers.c.name).join(session_owners, session_owners.c.worker_id == workers.c.id).distinct()
+        statement = statement.where(workers.c.name.in_(list(names)))
+        if host is not None:
+            statement = statement.where(workers.c.host == host)
+        with self._database.read() as connection:
+            return set(connection.execute(statement).scalars())
 
 
 def owners_of(database: Database, connection: Connection, ids: Iterable[str]) -> list[OwnerRow]:
