@@ -66,8 +66,9 @@ class DueSchedule:
 class ScheduleStore(Protocol):
     """Rows of schedules and of their firings. Changes leave rows in the audit."""
 
-    def create_schedule(self, schedule: NewSchedule) -> Schedule:
-        """Raises NotFound (workspace), Conflict ``name_taken``."""
+    def create_schedule(self, schedule: NewSchedule, *, most: int = 1_000) -> Schedule:
+        """`most`: schedules of a workspace. Raises NotFound (workspace), Conflict ``name_taken``,
+        ``too_many_schedules``."""
         ...
 
     def schedules(
@@ -81,10 +82,16 @@ class ScheduleStore(Protocol):
         ...
 
     def update_schedule(
-        self, schedule_id: str, workspace_id: WorkspaceId | None, changes: Mapping[str, Any], *, by: str
+        self,
+        schedule_id: str,
+        workspace_id: WorkspaceId | None,
+        changes: Mapping[str, Any],
+        *,
+        by: str,
+        seen: datetime | None = None,
     ) -> Schedule:
-        """`changes`: name, cron, timezone, overlap, session_id, template, paused, next_at. Raises NotFound, Conflict
-        ``name_taken``."""
+        """`changes`: name, cron, timezone, overlap, session_id, template, paused, next_at. `seen`: its `updated_at`
+        as it was read; None: whatever it is by now. Raises NotFound, Conflict ``name_taken``, ``schedule_changed``."""
         ...
 
     def delete_schedule(self, schedule_id: str, workspace_id: WorkspaceId | None, *, by: str) -> Schedule:

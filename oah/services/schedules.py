@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 from oah.core.model.ids import EpochId, SessionId, WorkspaceId
@@ -28,6 +29,8 @@ RUN_FIELDS = frozenset(
     }
 )  # fmt: skip
 SESSION_FIELDS = frozenset({"agent", "pool", "title", "cwd", "env", "labels", "metadata"})
+TRIES = 5
+"""Of a change, against others who change the same schedule."""
 _RENAMED = {"class": "run_class"}
 
 
@@ -83,26 +86,15 @@ class Clerk:
     def change(self, named: str, workspace_id: WorkspaceId | None, changes: Mapping[str, Any], *, by: str) -> Schedule:
         """`changes` as in `AskedSchedule`. One whose times change, or that goes on after a pause, fires next at the
         first time from now on. Raises as `create`."""
-        before = self.store.schedule(named, workspace_id)
-        values = dict(changes)
-        if "name" in values:
-            admission.name(values["name"], what="schedule")
-        if {"run", "session", "session_id"} & values.keys():
-            session = values.pop("session", None)
-            if session is not None and values.get("session_id") is None:
-                values["session_id"] = None
-            session_id = values.get("session_id", before.session_id)
-            if session is None and session_id is None:
-                session = before.template.get("session")
-            run = values.pop("run", None) or before.template["run"]
-            values["template"] = self._template(before.workspace_id, session_id, session, run)
-        cron, timezone = values.get("cron", before.cron), values.get("timezone", before.timezone)
-        resumed = before.paused and values.get("paused") is False
-        ended = before.next_at is None and not values.get("paused", before.paused)  # whatever it was, it is tried again
-        if (cron, timezone) != (before.cron, before.timezone) or resumed or ended:
-            self.times.check(cron, timezone)
-            values["next_at"] = self.times.next(cron, timezone, after=self.moment())
-        return self.store.update_schedule(before.id, workspace_id, values, by=by)
+        for tries in count(1):
+            before = self.store.schedule(named, workspace_id)
+            values = self._changed(before, changes)
+            try:
+                return self.store.update_schedule(before.id, workspace_id, values, by=by, seen=before.updated_at)
+            except Conflict as error:  # what follows from the change follows from what it was
+                if error.code != "schedule_changed" or tries == TRIES:
+                    raise
+        raise AssertionError
 
     def trigger(self, named: str, workspace_id: WorkspaceId | None, *, by: str) -> Firing:
         """Fire it now, whatever its overlap says; it does not move. Raises NotFound, and what a submit raises."""
@@ -163,6 +155,28 @@ class Clerk:
         except (Unavailable, LeaseError):
             pass  # the relay tells of it
         return answer.run
+
+    def _changed(self, before: Schedule, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """With what follows from them."""
+        values = dict(changes)
+        if "name" in values:
+            admission.name(values["name"], what="schedule")
+        if {"run", "session", "session_id"} & values.keys():
+            session = values.pop("session", None)
+            if session is not None and values.get("session_id") is None:
+                values["session_id"] = None
+            session_id = values.get("session_id", before.session_id)
+            if session is None and session_id is None:
+                session = before.template.get("session")
+            run = values.pop("run", None) or before.template["run"]
+            values["template"] = self._template(before.workspace_id, session_id, session, run)
+        cron, timezone = values.get("cron", before.cron), values.get("timezone", before.timezone)
+        resumed = before.paused and values.get("paused") is False
+        ended = before.next_at is None and not values.get("paused", before.paused)  # whatever it was, it is tried again
+        if (cron, timezone) != (before.cron, before.timezone) or resumed or ended:
+            self.times.check(cron, timezone)
+            values["next_at"] = self.times.next(cron, timezone, after=self.moment())
+        return values
 
     def moment(self) -> datetime:
         """The database's."""

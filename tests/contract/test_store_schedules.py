@@ -22,6 +22,7 @@ from oah.core.model.session import SessionState
 from oah.core.model.workspace import DEFAULT_WORKSPACE
 from oah.core.policy.schedules import Rules
 from oah.errors import Conflict, LimitReached, NotFound, Unavailable
+from oah.ports.schedules import NewSchedule
 from oah.ports.store import RunFilter, SubmitLimits
 from oah.ports.telemetry import NullTelemetry
 from oah.services import fire as fire_service
@@ -98,6 +99,22 @@ def test_rows(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:
     with pytest.raises(NotFound):
         scheduler().create(asked(name="other", session_id=SessionId("s9")), by="someone")
     other = scheduler().create(asked(name="other"), by="someone")
+    with pytest.raises(Conflict) as full:
+        clerk.store.create_schedule(
+            NewSchedule(
+                id="sch_3",
+                workspace_id=DEFAULT_WORKSPACE,
+                name="third",
+                cron="* * * * *",
+                timezone="UTC",
+                overlap=Overlap.SKIP,
+                session_id=S1,
+                next_at=None,
+                by="someone",
+            ),
+            most=2,
+        )
+    assert full.value.code == "too_many_schedules"
     with pytest.raises(Conflict):
         clerk.store.update_schedule(other.id, None, {"name": "nightly"}, by="someone")
     changed = scheduler().change("nightly", None, {"cron": "0 0 1 1 *", "run": {"input": "tock"}}, by="someone")
@@ -266,6 +283,28 @@ def test_a_change_while_it_fires_hides_no_run(
     [run] = clerk.store.runs(RunFilter()).items
     [firing] = clerk.store.firings(made.id)
     assert (firing.fire_at, firing.run_id, run.status) == (due, run.id, RunStatus.QUEUED), firing.detail
+
+
+def test_two_that_change_it_at_once_lose_nothing(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:
+    mine = scheduler()
+    made = mine.create(asked(cron="0 12 * * *"), by="someone")
+    meanwhile = iter([{"timezone": "Asia/Tokyo"}, {"run": {"input": "tock"}}, *[{"name": f"n{i}"} for i in range(5)]])
+
+    class Slow:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(clerk.store, name)
+
+        def update_schedule(self, *arguments: Any, **named: Any) -> Schedule:
+            if (change := next(meanwhile, None)) is not None:
+                mine.change(made.id, None, change, by="somebody else")
+            return clerk.store.update_schedule(*arguments, **named)
+
+    slow = replace(mine, store=Slow())  # type: ignore[arg-type]
+    with pytest.raises(Conflict, match="changed meanwhile"):
+        slow.change(made.id, None, {"cron": "30 7 * * *", "session": {"agent": "shell"}}, by="someone")
+    changed = slow.change(made.id, None, {"cron": "30 7 * * *", "session": {"agent": "shell"}}, by="someone")
+    assert changed.next_at == CronSimTimes().next("30 7 * * *", "Asia/Tokyo", after=changed.updated_at)
+    assert changed.template == {"run": {"input": "tock"}, "session": {"agent": "shell"}}
 
 
 def test_those_that_wait_for_their_turn_are_not_late(

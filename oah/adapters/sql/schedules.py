@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, delete, insert, select, text, update
+from sqlalchemy import Connection, RowMapping, delete, func, insert, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
@@ -30,8 +30,8 @@ CHANGES = frozenset({"name", "cron", "timezone", "overlap", "session_id", "templ
 class Schedules(Aggregate):
     """See ports.schedules.ScheduleStore."""
 
-    def create_schedule(self, schedule: NewSchedule) -> Schedule:
-        """Raises NotFound (workspace), Conflict ``name_taken``."""
+    def create_schedule(self, schedule: NewSchedule, *, most: int = 1_000) -> Schedule:
+        """Two at once may make one more than `most`: it is there to bound what a leader has to look after."""
         require_sound(
             id=schedule.id, name=schedule.name, cron=schedule.cron, timezone=schedule.timezone, by=schedule.by
         )
@@ -40,6 +40,13 @@ class Schedules(Aggregate):
             if connection.execute(known).first() is None:
                 raise NotFound(f"no workspace '{schedule.workspace_id}'")
             _free(connection, schedule.workspace_id, schedule.name)
+            mine = select(func.count()).where(schedules.c.workspace_id == schedule.workspace_id)
+            if connection.execute(mine).scalar_one() >= most:
+                raise Conflict(
+                    f"workspace '{schedule.workspace_id}' has {most} schedules",
+                    code="too_many_schedules",
+                    hint="delete one that nobody needs",
+                )
             statement = insert(schedules).values(
                 id=schedule.id,
                 workspace_id=schedule.workspace_id,
@@ -87,7 +94,13 @@ class Schedules(Aggregate):
             return _found(connection, named, workspace_id)
 
     def update_schedule(
-        self, schedule_id: str, workspace_id: WorkspaceId | None, changes: Mapping[str, Any], *, by: str
+        self,
+        schedule_id: str,
+        workspace_id: WorkspaceId | None,
+        changes: Mapping[str, Any],
+        *,
+        by: str,
+        seen: datetime | None = None,
     ) -> Schedule:
         """Under the row's lock."""
         if unknown := set(changes) - CHANGES:
@@ -98,6 +111,8 @@ class Schedules(Aggregate):
             values["overlap"] = Overlap(values["overlap"]).value
         with self._database.write() as connection:
             before = _found(connection, schedule_id, workspace_id, lock=True)
+            if seen is not None and before.updated_at != seen:
+                raise Conflict(f"schedule '{before.name}' was changed meanwhile", code="schedule_changed")
             if values.get("name", before.name) != before.name:
                 _free(connection, before.workspace_id, values["name"])
             statement = update(schedules).where(schedules.c.id == before.id).values(**values, updated_at=now())
