@@ -138,6 +138,9 @@ class ScaleFleet:
         if self._begins:
             self._forget()
         look = self._lookout.look()
+        if look.open is not None and look.open.target != self._target_name:
+            self._release(look, look.open)
+            return
         now = self._clock.monotonic()
         if look.open is not None and now < self._judge_at:
             self._busy = bool(look.going)
@@ -215,6 +218,16 @@ class ScaleFleet:
                 self._end(row, Outcome.DRAINING if leaving else Outcome.FAILED, detail | why(failed.cause))
                 raise
         self._end(row, Outcome.DRAINING if leaving else Outcome.SCALED, detail)
+
+    def _release(self, look: Look, row: ScaleDecision) -> None:
+        """Begun with a target that is no longer ours: nobody would ever let them go, so they serve again."""
+        told = [each.worker_id for each in row.going.values() if each.ours]
+        orders = [Order(each, CommandKind.UNCORDON) for each in told if each is not None]
+        new = self._row(look.state.size, look.state.size, "target", Outcome.HELD)
+        why_not = {"why": f"the target was '{row.target}' and is '{self._target_name}' now"}
+        self._store.add_decision(replace(new, detail=why_not), over=row, orders=orders)
+        log.warning("pool %s: %s; %d workers serve again", self._pool, why_not["why"], len(orders))
+        self._hint(orders)
 
     def _goes(self, member: Member) -> Going:
         return Going(

@@ -512,6 +512,20 @@ def test_without_a_target_what_would_be_wanted_is_written_when_it_changes(world:
     assert world.target.writes == []
 
 
+def test_another_target_leaves_nobody_behind_who_was_to_go_with_the_last(world: ScaleWorld) -> None:
+    """Somebody has changed the settings in the middle of a drain."""
+    world.have(busy=3)
+    world.units["w3"].cordoned = True
+    world.passes(world.leader(bounds(0, 1)), 2)
+    assert world.going() == {"w2", "w3"}
+    leader = world.leader(bounds(0, 1), "next", target=None)
+    world.passes(leader, 3, seconds=1)
+    assert (world.units["w2"].heard, world.units["w3"].heard) == (["drain", "uncordon"], []), "w3 was never ours"
+    assert world.going() == set()
+    assert world.decisions()[1].detail == {"why": "the target was 'fake' and is 'none' now"}
+    assert [each.outcome for each in world.decisions()] == [Outcome.OVERTAKEN, Outcome.HELD, Outcome.HELD]
+
+
 def test_those_that_go_are_told_how_long_they_have(world: ScaleWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     world.have(busy=2)
     drain = Drain(timedelta(seconds=90), AtDeadline.REQUEUE)
