@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -26,7 +27,7 @@ def scale_fleets(kit: Kit, *, trust: timedelta) -> list[ScaleFleet]:
         ScaleFleet(
             store=kit.store,
             broker=kit.broker,
-            signals=PoolSignals(kit.store, kit.broker, kit.clock, trust=trust, weigh=kit.weigh()),
+            signals=PoolSignals(kit.store, kit.broker, kit.clock, trust=trust, weigh=_weigh(kit, own)),
             target=scale_target(kit.settings, pool, own),
             rules=scale_rules(kit.settings, pool, own),
             clock=kit.clock,
@@ -36,6 +37,12 @@ def scale_fleets(kit: Kit, *, trust: timedelta) -> list[ScaleFleet]:
         )
         for pool, own in scaled_pools(kit.settings).items()
     ]
+
+
+def _weigh(kit: Kit, own: PoolScaleSettings) -> Callable[[str], int]:
+    """No agent takes more slots than its worker has, also while there is no worker that says so."""
+    slots, weigh = own.slots or kit.settings.worker.slots, kit.weigh()
+    return lambda profile: min(weigh(profile), slots)
 
 
 def scaled_pools(settings: Settings) -> dict[str, PoolScaleSettings]:

@@ -206,17 +206,18 @@ def pool_view(
     weigh: Callable[[str], int] = lambda profile: 1,
 ) -> PoolView:
     """Add up. What waits and runs counts as many slots as it takes; slots are those of workers that take new runs."""
+    weights = _Weights(workers, weigh)
     unserved = [depth for depth in ready if workers and not _served(depth.lane, workers)]
     bound: dict[str, int] = {}
     waiting = dict.fromkeys(ReadyClass, 0)
     for depth in ready:
-        slots = (depth.sessions - depth.capped) * weigh(depth.lane.profile)
+        slots = (depth.sessions - depth.capped) * weights.asked(depth.lane.profile)
         if depth not in unserved:
             beyond = _beyond(depth.lane, slots, workers)
             waiting[depth.ready_class] += slots - beyond
             if beyond:
                 bound[depth.lane.host] = bound.get(depth.lane.host, 0) + beyond
-    running = sum(each.running * weigh(lane.profile) for lane, each in runs.items())
+    running = sum(each.running * weights.taken(lane.profile) for lane, each in runs.items())
     kept = sum(depth.sessions - depth.capped for depth in unserved)
     if (kept or bound) and not running and not any(waiting.values()):
         waiting[ReadyClass.INTERACTIVE] = 1  # somebody stays to say so: of an empty pool it would not be known
@@ -242,6 +243,29 @@ def pool_view(
         bound=bound,
         doubts=doubts,
     )
+
+
+class _Weights:
+    """Slots by profile: as the workers say, whose profiles may be others than ours; no more than one of them has."""
+
+    def __init__(self, workers: Sequence[WorkerReport], weigh: Callable[[str], int]) -> None:
+        self._weigh = weigh
+        self._told: dict[str, int] = {}
+        for worker in workers:
+            for profile in worker.profiles if worker.slots_max else ():  # an older one does not say
+                self._told[profile] = max(worker.weights.get(profile, 1), self._told.get(profile, 1))
+        self._most = max((worker.capacity for worker in workers), default=0)
+
+    def taken(self, profile: str) -> int:
+        """By a run."""
+        weight = max(self._told.get(profile) or self._weigh(profile), 1)
+        return min(weight, self._most) if self._most else weight
+
+    def asked(self, profile: str) -> int:
+        """For a run that waits. What is left of a worker when no further one fits is of no use to it: of weight 5 each
+        asks for the 8 slots of a whole worker."""
+        weight = self.taken(profile)
+        return -(-self._most // (self._most // weight)) if self._most else weight
 
 
 def _served(lane: Lane, workers: Sequence[WorkerReport]) -> bool:

@@ -11,6 +11,7 @@ from oah.core.model.ids import EpochId, WorkerId
 from oah.core.model.lane import Lane
 from oah.core.model.run import ReadyClass
 from oah.core.model.worker import WorkerReport, WorkerState
+from oah.core.policy import scaling
 from oah.core.policy.quantiles import bucket
 from oah.core.policy.scaling import Signals
 from oah.errors import Unavailable
@@ -134,10 +135,39 @@ def test_a_heavy_agent_counts_as_the_slots_that_it_takes() -> None:
         scene.store, scene.broker, scene.clock, trust=TRUST, weigh=lambda profile: 4 if profile == "shell" else 1
     )
     scene.runs = {Lane("p", "shell"): LaneRuns(2), Lane("p", "small"): LaneRuns(1)}
-    scene.workers = [worker("a", slots=16, slots_max=16, busy=3, weight=9)]
+    scene.workers = [worker("a", slots=16, slots_max=16, busy=3, weight=9, weights={"shell": 4})]
     scene.depth(1, SUBAGENT)
     found = scene.signals("p")
     assert (found.ready, found.subagent_ready, found.running, found.idle_slots) == (4, 4, 9, 7)
+
+
+def test_weights_are_those_that_workers_tell_and_no_more_than_a_worker_has() -> None:
+    """Its profiles may be others than the controller's; a weight of 99 is all slots of one worker, not twelve more."""
+    scene = Scene()
+    scene.signals = PoolSignals(scene.store, scene.broker, scene.clock, trust=TRUST, weigh=lambda profile: 99)
+    scene.runs = {}
+    scene.depth(2)
+    scene.workers = [worker("a", slots=8), worker("b", slots=8)]
+    assert scene.signals("p").ready == 16
+    new = {"slots": 8, "slots_max": 8}
+    scene.workers = [worker("a", **new, weights={"shell": 2}), worker("b", **new)]
+    assert scene.signals("p").ready == 4
+    scene.workers = [worker("b", **new)]
+    scene.clock.seconds += 60
+    assert scene.signals("p").ready == 2
+
+
+def test_what_is_left_of_a_worker_is_of_no_use_to_a_heavy_agent() -> None:
+    """Two workers of 8 have one of weight 5 each: for a third one 15 slots are not enough, though they have 16."""
+    scene = Scene()
+    scene.signals = PoolSignals(scene.store, scene.broker, scene.clock, trust=TRUST, weigh=lambda profile: 5)
+    scene.runs = {Lane("p", "shell"): LaneRuns(2)}
+    scene.workers = [worker(name, slots=8, slots_max=8, busy=1, weight=5, weights={"shell": 5}) for name in ("a", "b")]
+    scene.depth(1)
+    found = scene.signals("p")
+    rules = scaling.Rules(maximum=9, per_unit=8, slots_per_unit=8)
+    decision = scaling.decide(found, rules, current=2, history=scaling.History(), now=0.0)
+    assert (found.ready, found.running, decision.desired) == (8, 10, 3)
 
 
 def test_load_never_says_zero_while_an_agent_waits() -> None:
