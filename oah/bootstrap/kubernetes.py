@@ -58,6 +58,7 @@ def open_cluster(settings: Settings) -> Cluster:
         kubeconfig=section.kubeconfig,
         context=section.context,
         timeout=timedelta(seconds=section.timeout_seconds),
+        longest_hold=timedelta(seconds=min(4, settings.controller.leader_lease_seconds / 4)),
     )
     return Cluster(options)
 

@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from oah.adapters.kubernetes.cluster import Cluster, ClusterOptions
 from oah.adapters.kubernetes.facts import rights_of_election, rights_of_scaling
 from oah.adapters.kubernetes.workload import Wanted
-from oah.bootstrap.kubernetes import kubernetes_target, open_election
+from oah.bootstrap.kubernetes import kubernetes_target, open_cluster, open_election
 from oah.cli.main import oah
-from oah.errors import InvalidRequest
+from oah.errors import InvalidRequest, Unavailable
 from oah.runtime.election import Announced
 from oah.settings import ControllerSettings, KubernetesSettings, Settings
 from tests.support.clock import StillClock
@@ -146,6 +146,24 @@ def test_redis_elects_unless_it_is_told_otherwise(monkeypatch: pytest.MonkeyPatc
     told = Settings(controller=ControllerSettings(election="kubernetes"))
     with pytest.raises(InvalidRequest, match="no way to reach"):
         open_election(told, clock, broker=board, hasty=board)
+
+
+def test_a_short_lease_is_not_lost_for_being_polite_either(kube: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OAH_CONTROLLER__LEADER_LEASE_SECONDS", "6")
+    cluster = open_cluster(Settings())
+    kube.refuse("leases", 429, headers={"Retry-After": "3600"})
+    with pytest.raises(Unavailable) as caught:
+        cluster.lease("oah-controller")
+    assert caught.value.retry_after == timedelta(seconds=1.5)
+    cluster.close()
+
+
+def test_a_token_of_another_cluster_is_told_of_as_one(kube: KubeApi) -> None:
+    kube.rights = {"somebody": set()}
+    [(_, level, message)] = of(doctor(), "kubernetes")
+    assert level == "error" and "401" in message
+    [hint] = [each["hint"] for each in doctor() if each["check"] == "kubernetes"]
+    assert "TOKEN_FILE" in hint
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{{: -", "clusters: []", "who: knows"])

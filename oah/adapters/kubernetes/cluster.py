@@ -33,9 +33,6 @@ _LEASES: Any = create_namespaced_resource("coordination.k8s.io", "v1", "Lease", 
 _REVIEWS: Any = create_global_resource(
     "authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews"
 )
-_LONGEST_HOLD = timedelta(seconds=4)
-"""However long a server asks to be left alone: a leader must not lose its lease by being polite. Of a lease of 15 s
-that is renewed every 5 s this leaves two more tries."""
 
 
 class Absent(OahError):
@@ -68,6 +65,9 @@ class ClusterOptions:
     kubeconfig: Path | None = None
     context: str | None = None
     timeout: timedelta = timedelta(seconds=3)
+    longest_hold: timedelta = timedelta(seconds=4)
+    """However long a server asks to be left alone: a leader must not lose its lease by being polite. Of a lease of 15 s
+    that is renewed every 5 s this leaves two more tries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,7 @@ class Cluster:
         """Raises InvalidRequest when there is no way to reach a cluster."""
         self._monotonic = monotonic
         self._held_until = 0.0
+        self._longest_hold = options.longest_hold
         try:
             self._client = Client(
                 config=_config(options),
@@ -181,7 +182,7 @@ class Cluster:
             return call()
         except httpx2.HTTPStatusError as error:
             self._hold(error.response)
-            raise _error_of(what, error.response) from error
+            raise _error_of(what, error.response, self._retry_after(error.response)) from error
         except httpx2.TimeoutException as error:
             raise Unavailable(f"{what}: no answer of the API server in time", code="kubernetes_timeout") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, ConfigError, OSError) as error:
@@ -193,9 +194,14 @@ class Cluster:
 
     def _hold(self, response: httpx2.Response) -> None:
         if response.status_code == 429 or response.status_code >= 500:
-            asked = _retry_after(response)
+            asked = self._retry_after(response)
             if asked is not None:
                 self._held_until = self._monotonic() + asked.total_seconds()
+
+    def _retry_after(self, response: httpx2.Response) -> timedelta | None:
+        said = response.headers.get("Retry-After", "")
+        seconds = min(float(said), self._longest_hold.total_seconds()) if said.isdecimal() else None
+        return None if seconds is None else timedelta(seconds=seconds)
 
     def _list(self, resource: Any, labels: Mapping[str, Any]) -> list[Document]:
         listed = self._call(
@@ -256,7 +262,7 @@ def _operator(name: str, values: Sequence[str]) -> Any:
             return operators.not_exists()
 
 
-def _error_of(what: str, response: httpx2.Response) -> OahError:
+def _error_of(what: str, response: httpx2.Response, retry_after: timedelta | None) -> OahError:
     status = response.status_code
     message = f"{what}: {status} {_message(response)}"
     match status:
@@ -264,13 +270,15 @@ def _error_of(what: str, response: httpx2.Response) -> OahError:
             return Absent(message)
         case 409:
             return Conflicting(message)
-        case 401 | 403:
+        case 401:
+            return Refused(message, hint="the token is none of this cluster: OAH_KUBERNETES__TOKEN_FILE")
+        case 403:
             return Refused(message, hint="RBAC: oah doctor lists the rights that are missing")
         case 400 | 405 | 415 | 422:
             return Refused(message)
         case _:
             code = "kubernetes_busy" if status == 429 else "kubernetes_unavailable"
-            return Unavailable(message, code=code, retry_after=_retry_after(response) or timedelta(seconds=1))
+            return Unavailable(message, code=code, retry_after=retry_after or timedelta(seconds=1))
 
 
 def _message(response: httpx2.Response) -> str:
@@ -279,8 +287,3 @@ def _message(response: httpx2.Response) -> str:
     except (ValueError, AttributeError):
         said = None
     return str(said or response.reason_phrase)[:300]
-
-
-def _retry_after(response: httpx2.Response) -> timedelta | None:
-    said = response.headers.get("Retry-After", "")
-    return min(timedelta(seconds=int(said)), _LONGEST_HOLD) if said.isdecimal() else None
