@@ -190,4 +190,6 @@ def test_priorities_keep_the_order_of_age_after_a_rebuild(desk: Desk) -> None:
     for n in (2, 0, 1):
         desk.ensure(f"s{n}", priority=100, score=base + n)
     desk.ensure("first", priority=0, score=base - 1000)
-    assert names(desk.claim(want=9)) == ["s0", "s1", "s2", "first"]
+    desk.ensure("exact", score=base - 2000.1234567)  # the set has the score as the hash has it, digit by digit
+    desk.audit()
+    assert names(desk.claim(want=9)) == ["s0", "s1", "s2", "exact", "first"]

@@ -106,7 +106,8 @@ class BrokerMachine(RuleBasedStateMachine):
         hear = Hear(SessionId(name), run, lane(name), workspace(name), ReadyClass(cls), priority=priority)
         (placed,) = self.broker.enqueue(self.epoch, [hear])
         assert placed.place == self.model.enqueue(name, cls)
-        assert placed.owner == (self.model[name].worker if placed.place == "parked" else None)
+        s = self.model[name]
+        assert placed.owner == (s.worker if s.place == "parked" and s.heard else None), "not while it is held"
 
     @rule(name=names, cls=classes, priority=priorities)
     def ensure(self, name: str, cls: str, priority: int) -> None:

@@ -52,7 +52,9 @@ end
 local function set_priority(s, priority) s.priority = priority ~= 0 and number(priority) or nil end
 
 -- Its score among those of its class and workspace: by priority, then by age. A double carries 100 * 1e12 and the counter.
-local function rank_of(s) return number(tonumber(s.score) - (tonumber(s.priority) or 0) * 1e12) end
+local function rank_of(s)
+  return s.priority and number(tonumber(s.score) - tonumber(s.priority) * 1e12) or s.score
+end
 
 -- The class of a session in which both wait; a suspect is never raised.
 local function highest(one, other)
