@@ -14,6 +14,7 @@ from oah.errors import Unavailable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from oah.client import Client
 
@@ -75,10 +76,15 @@ def _milliseconds(value: Any) -> str:
     return "-" if value is None else f"{float(value) / 1000:.1f}s"
 
 
-def _pools(pools: list[dict[str, Any]]) -> RenderableType:
+def _table(title: str) -> Table:
+    """Without lines: all columns fit into a terminal of 80."""
     from rich.table import Table
 
-    table = Table(title="pools", title_justify="left")
+    return Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+
+
+def _pools(pools: list[dict[str, Any]]) -> RenderableType:
+    table = _table("pools")
     columns = [(name, pick) for name, pick in POOL_COLUMNS if name in _OF_POOLS]
     for name, _ in columns:
         table.add_column(name.lower(), no_wrap=True)
@@ -88,9 +94,7 @@ def _pools(pools: list[dict[str, Any]]) -> RenderableType:
 
 
 def _workers(workers: list[dict[str, Any]]) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(title="workers", title_justify="left")
+    table = _table("workers")
     for name in ("worker", "state", "busy", "pressure", "parked", "cpu", "rss", "seen"):
         table.add_column(name, no_wrap=True)
     for worker in workers:
@@ -109,10 +113,9 @@ def _workers(workers: list[dict[str, Any]]) -> RenderableType:
 
 
 def _runs(runs: list[dict[str, Any]]) -> RenderableType:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(title="runs, newest first", title_justify="left")
+    table = _table("runs, newest first")
     for name in ("run", "session", "status", "attempt", "worker", "age", "input"):
         table.add_column(name, no_wrap=True)
     for run in runs:

@@ -213,7 +213,9 @@ def test_fleet_and_operations() -> None:
     assert {"shell", "python", "exec", "noop"} <= {agent["name"] for agent in document("agent", "list")["items"]}
     healthy = call("doctor")
     assert healthy.exit_code == 0, healthy.stdout
-    assert worker["name"] in call("top", "--once").stdout
+    shown = call("top", "--once").stdout
+    assert worker["name"] in shown
+    assert all(name in shown.split() for name in ("running", "waiting", "slots", "desired", "p95")), "80 columns do"
 
 
 def test_what_workers_measured_reaches_whoever_asks(session: str) -> None:
