@@ -131,17 +131,20 @@ class Clerk:
 
     def _submit(self, schedule: Schedule, fire_at: datetime, own: SessionId, *, by: str) -> Run:
         key = f"schedule:{schedule.id}:{fire_at.astimezone(UTC).isoformat()}"
-        new = submit.prepare(
-            self.store,
-            self.clock,
-            self.ids,
-            _asked(schedule.template.get("run") or {}, schedule.session_id or own, key),
-            workspace_id=schedule.workspace_id,
-            rules=self.rules,
-            by=by,
-        )
-        if schedule.session_id is None:
-            self._make_session(schedule, own)
+        try:
+            new = submit.prepare(
+                self.store,
+                self.clock,
+                self.ids,
+                _asked(schedule.template.get("run") or {}, schedule.session_id or own, key),
+                workspace_id=schedule.workspace_id,
+                rules=self.rules,
+                by=by,
+            )
+            if schedule.session_id is None:
+                self._make_session(schedule, own)
+        except (TypeError, ValueError, LookupError, AttributeError) as error:  # judged when written, by another release
+            raise InvalidRequest(f"the schedule's run or session is not well formed: {error}") from error
         [answer] = submit.commit(self.store, [replace(new, request_hash=key)], self.limits)
         if isinstance(answer, RequestError):
             # Under its key the run is the first one that was made for this time, even if the schedule, or the session

@@ -217,10 +217,45 @@ def test_paused_closed_and_a_session_of_its_own(clerk: Clerk, scheduler: Callabl
     assert firing.outcome is FiringOutcome.REFUSED and firing.detail is not None and "session_closed" in firing.detail
 
 
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("where", ["create_session", "submit", "close_session", "end_firing"])
+def test_wherever_the_leader_dies_another_makes_one_run_of_it(
+    clerk: Clerk, scheduler: Callable[..., Scheduler], where: str, *, done: bool
+) -> None:
+    """In sessions of their own: none is left open."""
+    mine = scheduler()
+    made = mine.create(asked(session_id=None, session={"agent": "shell"}), by="someone")
+    due = overdue(clerk, made)
+
+    class Dying:
+        def __getattr__(self, name: str) -> Any:
+            if name != where:
+                return getattr(clerk.store, name)
+
+            def die(*arguments: Any, **named: Any) -> Any:
+                if done:
+                    getattr(clerk.store, name)(*arguments, **named)
+                raise Unavailable("killed")
+
+            return die
+
+    with pytest.raises(Unavailable):
+        fire(replace(mine, store=Dying()))  # type: ignore[arg-type]
+    fire(mine)
+    fire(mine)
+    [run] = clerk.store.runs(RunFilter()).items
+    [firing] = clerk.store.firings(made.id)
+    assert (firing.fire_at, firing.outcome, firing.run_id) == (due, FiringOutcome.SUBMITTED, run.id)
+    [session] = [each for each in clerk.store.sessions(DEFAULT_WORKSPACE).items if each.id != S1]
+    assert (session.id, session.state) == (run.session_id, SessionState.CLOSING)
+
+
 @pytest.mark.parametrize(
     "broken",
     [{"cron": "61 * * * *"}, {"timezone": "Mars/Olympus"}, {"template": {"run": {"input": "x", "later": "release"}}},
-     {"template": {"run": {"input": "x"}, "session": {"agent": "shell", "later": "release"}}}, {"template": {}}],
+     {"template": {"run": {"input": "x"}, "session": {"agent": "shell", "later": "release"}}}, {"template": {}},
+     {"template": {"run": {"input": 5}, "session": {"agent": "shell"}}},
+     {"template": {"run": {"input": "x"}, "session": {"agent": "shell", "env": {"A": 5}}}}],
 )  # fmt: skip
 def test_one_that_is_broken_keeps_no_other_from_firing(
     clerk: Clerk, scheduler: Callable[..., Scheduler], broken: dict[str, Any]
