@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -99,7 +100,7 @@ def _grace(template: Mapping[str, Any], container: Mapping[str, Any], *, drain: 
         return bad(
             "stop_grace",
             f"a worker is killed {grace} s after it was asked to stop; it needs {needed:g} s ({parts})",
-            f"terminationGracePeriodSeconds: {needed:.0f}",
+            f"terminationGracePeriodSeconds: {math.ceil(needed)}",
         )
     return ok("stop_grace", f"{grace} s for {parts}")
 

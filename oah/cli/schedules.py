@@ -45,6 +45,7 @@ def schedule() -> None:
 @click.option("--timezone", "-z", help="IANA name, such as Europe/Berlin; UTC when left out.")
 @click.option("--overlap", type=_OVERLAPS, help="While the run before has not ended; skip when left out.")
 @click.option("--class", "run_class", type=_CLASSES, help="background when left out.")
+@click.option("--priority", type=click.IntRange(-100, 100), help="Higher ones start first; 0 when left out.")
 @click.option("--timeout", type=DURATION, help="Of each run.")
 @click.option("--paused", is_flag=True, help="It does not fire before `oah schedule resume`.")
 @workspace_option
@@ -62,6 +63,7 @@ def create(
     pool: str | None,
     cwd: str | None,
     run_class: str | None,
+    priority: int | None,
     timeout: float | None,
     paused: bool,
     as_json: bool,
@@ -73,7 +75,7 @@ def create(
     """
     if (session_id is None) == (agent is None):
         raise click.UsageError("say --session SESSION, or --agent AGENT for a session of its own for each run")
-    run = {"input": read_text(text), **given(**{"class": run_class, "timeout_seconds": timeout})}
+    run = {"input": read_text(text), **given(**{"class": run_class, "priority": priority, "timeout_seconds": timeout})}
     session = None if agent is None else {"agent": agent, **given(pool=pool, cwd=cwd)}
     made = connection.client.create_schedule(
         name, cron, run=run, session_id=session_id, session=session, paused=paused or None, **given(**options)
@@ -81,7 +83,7 @@ def create(
     if as_json:
         emit_json(made)
     else:
-        click.echo(f"{made['name']} fires next at {made['next_at'] or 'no time'}")
+        click.echo(f"{made['name']} " + ("is paused" if made["paused"] else f"fires next at {made['next_at']}"))
 
 
 @schedule.command("list")

@@ -91,6 +91,10 @@ def test_the_command_line(api: Deployment, monkeypatch: pytest.MonkeyPatch) -> N
     call("create", "nightly", "@daily", "x", "--agent", "shell", code=4)
     assert "no cron expression" in call("create", "other", "nonsense", "x", "--agent", "shell", code=2)
     call("create", "other", "@daily", "x", code=2)
+    assert "other is paused" in call(
+        "create", "other", "@daily", "x", "--agent", "shell", "--priority", "7", "--paused"
+    )
+    assert json.loads(call("show", "other", "--json"))["run"]["priority"] == 7
     changed = json.loads(call("update", "nightly", "--input", "other words", "--cron", "@hourly", "--json"))
     assert (changed["run"], changed["cron"]) == ({"class": "background", "input": "other words"}, "@hourly")
     assert "is paused" in call("pause", "nightly")

@@ -53,6 +53,13 @@ def test_the_grace_of_pods_and_the_drain_of_workers_agree(spec: dict[str, Any], 
     assert words in found[1]
 
 
+def test_the_grace_that_is_advised_is_enough() -> None:
+    [found] = [each for each in judge_pods(template(5, env=(drain("10.5"),)), drain=DRAIN, then="requeue") if each.hint]
+    advised = int(str(found.hint).rpartition(" ")[2])
+    assert said(template(advised, env=(drain("10.5"),)))["stop_grace"][0] == "ok"
+    assert said(template(advised - 1, env=(drain("10.5"),)))["stop_grace"][0] == "error"
+
+
 def test_workers_that_let_runs_take_as_long_as_they_need_are_killed_by_kubernetes() -> None:
     assert said(template(90), then="wait")["stop_grace"][0] == "warning"
 
