@@ -136,7 +136,8 @@ class Elastic:
         short = slots.idle - self._reserve < self._shares.heaviest
         asks = (self.may_open and short) or (self._shares.mixed and slots.used)
         ready, sure = self._ready() if asks else ({}, True)
-        self._shares.seen(ready, now=now)
+        if sure:
+            self._shares.seen(ready, now=now)
         if elastic:
             resumes, others = self._own() if short else ((), ())
             waiting = sum(count * self._shares.weight(lane.profile) for lane, count in ready.items())

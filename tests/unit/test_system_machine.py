@@ -55,12 +55,20 @@ def test_in_a_container_the_own_group_is_the_top(tmp_path: Path) -> None:
     assert gauge(tmp_path, "0::/elsewhere/on/the/host\n").read().memory == pytest.approx(0.98, abs=0.01)
 
 
+def test_a_group_that_is_slowed_down_is_full_before_its_limit(tmp_path: Path) -> None:
+    own = tmp_path / "groups" / "a"
+    group(own, limit=str(GIB), used=GIB * 3 // 4, cached=0, version=2)
+    (own / "memory.high").write_text(f"{GIB * 8 // 10}\n")
+    assert gauge(tmp_path, "0::/a\n").read().memory == pytest.approx(0.9375, abs=0.001)
+
+
 def test_what_cannot_be_read_is_no_figure(tmp_path: Path) -> None:
     own = tmp_path / "groups" / "a"
     group(own, limit=str(GIB), used=GIB // 2, cached=0, version=2)
     measured = gauge(tmp_path, "0::/a\n")
     (own / "memory.current").write_text("nonsense\n")
-    assert measured.read().memory is None
+    machine = gauge(tmp_path, "").read().memory
+    assert measured.read().memory == pytest.approx(machine, abs=0.02), "what the machine says still counts"
     (own / "memory.current").write_text(f"{GIB // 2}\n")
     (own / "memory.max").write_text(f"{GIB * 51 // 100}\n")
     assert measured.read().memory == pytest.approx(0.98, abs=0.01), "the limit was changed meanwhile"

@@ -240,6 +240,19 @@ def test_a_reserve_for_subagents_is_no_room_for_others() -> None:
     assert set(desk.sizes(70)) == {3, 2}
 
 
+def test_slots_stay_saved_while_the_broker_is_away() -> None:
+    """What is not known is not gone: a heavy lane would begin to wait anew with every error."""
+    desk = Desk(least=8)
+    desk.elastic.shares._groups = {1: (OTHER,), 6: (OWN,)}
+    desk.ready = {OWN: 1}
+    desk.use(1)
+    desk.sizes(8)
+    assert desk.elastic.shares.saved_for == (OWN,)
+    desk.broker.answers["figures"] = [Unavailable("away")]
+    desk.sizes(2)
+    assert desk.elastic.shares.saved_for == (OWN,)
+
+
 def test_what_happened_can_be_seen() -> None:
     desk = Desk()
     desk.use(2)

@@ -38,7 +38,8 @@ class MachineGauge:
 
     def _memory(self) -> float:
         memory = psutil.virtual_memory()
-        return max([1 - memory.available / memory.total, *(group() for group in self._groups)])
+        groups = [share for group in self._groups if (share := _tried(group)) is not None]  # one may have gone
+        return max([1 - memory.available / memory.total, *groups])
 
     def _load(self) -> float:
         return os.getloadavg()[0] / self._cores
@@ -64,8 +65,8 @@ def _tried(figure: Callable[[], float]) -> float | None:
 def _limited(groups: Path, membership: Path) -> Iterator[Callable[[], float]]:
     """The group of this process and those around it. In a container the path of the group may not be there: its own
     group is then the top."""
-    version_2 = (groups, "memory.max", "memory.current", "inactive_file")
-    version_1 = (groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    version_2 = (groups, ("memory.max", "memory.high"), "memory.current", "inactive_file")
+    version_1 = (groups / "memory", ("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
     for line in _text(membership).splitlines():
         number, controllers, path = (*line.split(":", 2), "", "")[:3]
         if number == "0" and not controllers:
@@ -74,13 +75,15 @@ def _limited(groups: Path, membership: Path) -> Iterator[Callable[[], float]]:
             yield from _of_version(*version_1, path)
 
 
-def _of_version(top: Path, limit: str, used: str, free: str, path: str) -> Iterator[Callable[[], float]]:
+def _of_version(top: Path, limits: tuple[str, ...], used: str, free: str, path: str) -> Iterator[Callable[[], float]]:
+    """Beyond ``memory.high`` nobody is killed, and nothing gets on."""
     own = top / path.strip("/")
     for directory in (own, *own.parents) if own.is_dir() else (top,):
         if not directory.is_relative_to(top):
             return
-        if (directory / limit).exists():
-            yield _share(directory / limit, directory / used, directory / "memory.stat", free)
+        for limit in limits:
+            if (directory / limit).exists():
+                yield _share(directory / limit, directory / used, directory / "memory.stat", free)
 
 
 def _share(limit: Path, used: Path, details: Path, free: str) -> Callable[[], float]:
