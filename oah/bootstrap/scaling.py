@@ -56,6 +56,13 @@ def scaled_pools(settings: Settings) -> dict[str, PoolScaleSettings]:
             code="invalid_settings",
             hint="[scale.pools.NAME] workload = …",
         )
+    meant = [(own.kind, own.workload, own.selector) for own in pools.values() if own.workload or own.selector]
+    if section.target == "kubernetes" and len(set(meant)) < len(meant):
+        raise InvalidRequest(
+            "two pools have one workload: each would undo the other's size",
+            code="invalid_settings",
+            hint="[scale.pools.NAME] workload = …",
+        )
     return pools
 
 

@@ -70,3 +70,7 @@ def test_several_pools_of_a_cluster_need_workloads_of_their_own() -> None:
         scaled_pools(Settings(scale={"target": "kubernetes", "pools": {"a": {"workload": "w"}, "b": {}}}))
     both = {"a": {"workload": "w"}, "b": {"selector": "app=b"}}
     assert len(scaled_pools(Settings(scale={"target": "kubernetes", "pools": both}))) == 2
+    with pytest.raises(InvalidRequest, match="two pools have one workload"):
+        scaled_pools(
+            Settings(scale={"target": "kubernetes", "pools": {"a": {"workload": "w"}, "b": {"workload": "w"}}})
+        )

@@ -22,8 +22,9 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """`due`: the fire time that stands in the schedule; `latest`: the last one that has passed (`due` itself, or a later
-    one). `now`: when somebody began to look after what is due. `previous`: the status of the run of the firing before; None: there is none, or it is gone."""
+    """`due`: the fire time that stands in the schedule; `latest`: the last one that has passed (`due` itself, or a
+    later one). `now`: when somebody began to look after what is due. `previous`: the status of the run of the firing
+    before; None: there is none, or it is gone."""
 
     due: datetime
     latest: datetime
