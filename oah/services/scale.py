@@ -113,6 +113,7 @@ class ScaleFleet:
         self._lookout.forget()
         self._failure: str | None = None
         self._size = 0
+        self._told_size: int | None = None
         self._busy = False
         self._judge_at = -math.inf
 
@@ -180,6 +181,8 @@ class ScaleFleet:
             self._change(look, decision, story, chosen, size)
         elif look.open is not None:
             self._go_on(look, look.open)
+        elif size != self._told_size:
+            self._tell_size(size)
 
     def _chosen(self, look: Look, less: int) -> set[str]:
         """Who goes now: of those who are going some may stay, or others go instead."""
@@ -367,6 +370,14 @@ class ScaleFleet:
         row = self._row(look.state.size, decision.desired, decision.reason, Outcome.HELD)
         self._store.add_decision(replace(row, inputs=story, detail={"why": "there is no target"}))
         self._telemetry.count("oah_scale_decisions_total", pool=self._pool, reason=row.reason, outcome=str(row.outcome))
+
+    def _tell_size(self, size: int) -> None:
+        """Somebody else has changed it, which is all that the last decision does not say."""
+        rows = self._store.scale_decisions(DecisionFilter(pool=self._pool, limit=1)).items
+        if rows and rows[0].outcome is Outcome.SCALED and rows[0].desired != size:
+            row = self._row(rows[0].desired, size, "outside", Outcome.SCALED)
+            self._store.add_decision(replace(row, inputs={"staying": size}))
+        self._told_size = size
 
     def _show(self, look: Look, decision: Decision) -> None:
         self._size = look.state.size

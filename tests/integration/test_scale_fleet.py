@@ -512,6 +512,24 @@ def test_without_a_target_what_would_be_wanted_is_written_when_it_changes(world:
     assert world.target.writes == []
 
 
+def test_a_size_that_somebody_else_has_set_is_told_of_once(world: ScaleWorld) -> None:
+    world.have(busy=2)
+    world.ready = 1
+    leader = world.leader(bounds(2, 9))
+    world.passes(leader, 2)
+    world.ready = 0
+    world.end("w3")
+    world.target.size = 2
+    world.passes(leader, 4)
+    assert [(row.current, row.desired, row.reason) for row in world.decisions()] == [
+        (2, 3, "startup"),
+        (3, 2, "outside"),
+    ]
+    world.passes(world.leader(bounds(2, 9), "next"), 3)
+    assert len(world.decisions()) == 2
+    assert world.decisions()[-1].outcome is Outcome.SCALED
+
+
 def test_another_target_leaves_nobody_behind_who_was_to_go_with_the_last(world: ScaleWorld) -> None:
     """Somebody has changed the settings in the middle of a drain."""
     world.have(busy=3)
