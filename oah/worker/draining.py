@@ -86,11 +86,13 @@ class Draining:
     def __call__(self) -> None:
         """One pass."""
         order = self._order
-        if order is None or self._told:
+        if order is None:
             return
-        self._end_parked()
+        self._end_parked()  # also when it is over, and the worker stays: what was away may have come back
         with self._lock:
-            if self._order is order:  # ending agents takes a while, in which it may have been taken back
+            if (
+                self._order is order and not self._told
+            ):  # ending agents takes a while, in which it may have been taken back
                 self._go_on(order)
 
     def _go_on(self, order: Drain) -> None:

@@ -274,18 +274,28 @@ def test_who_lives_in_an_api_is_drained_by_others_or_gone_is_passed_over() -> No
     w.__post_init__()
     w.alive["b.1"] = replace(w.alive["b.1"], draining=True, cordoned=True)
     w.gone("c")
-    assert w.after() == [Stage.SKIPPED, Stage.SKIPPED, Stage.PENDING, Stage.DRAINING]
+    assert w.after() == [Stage.SKIPPED, Stage.PENDING, Stage.PENDING, Stage.DRAINING]
     w.gone("d")
     w.born("d")
     w.after()
     assert w.after(5) == [Stage.SKIPPED, Stage.SKIPPED, Stage.PENDING, Stage.DONE]
     assert w.after(59)[2] is Stage.SKIPPED, "missing for a minute"
     assert w.rollout.state is RolloutState.COMPLETED
+    assert w.told == [("drain", "d.1")]
     assert {m.name: m.reason for m in w.rollout.members if m.reason} == {
         "a": "it lives inside an API process, which does not end by a drain",
         "b": "somebody else drains it",
         "c": "it is gone",
     }
+
+
+def test_a_drain_that_was_taken_back_a_moment_ago_keeps_nobody_from_being_restarted() -> None:
+    """By the abort of the rollout before; the registry hears of it with the next report."""
+    w = world("a")
+    w.alive["a.1"] = replace(w.alive["a.1"], draining=True, cordoned=True)
+    assert (w.after(), w.after(4)) == ([Stage.PENDING], [Stage.PENDING])
+    w.alive["a.1"] = report("a")
+    assert w.after() == [Stage.DRAINING]
 
 
 def test_one_that_was_restarted_meanwhile_is_only_looked_at() -> None:

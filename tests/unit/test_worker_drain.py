@@ -234,3 +234,17 @@ def test_an_uncordon_after_the_signal_keeps_no_run_that_waits_from_going_on() ->
     of._stop_claims()
     of._orders()
     assert of._claimer.stopped
+
+
+def test_an_agent_that_stays_warm_after_the_end_of_a_drain_is_ended_too() -> None:
+    """Its outcome was recorded when SQL had come back; the worker stays, and its next run goes on elsewhere."""
+    store = Scripted(take_commands=told(CommandKind.DRAIN, wish=Drain(stay=True)), drop_owner=[[AfterRun(True, None)]])
+    of, _ = worker(store)
+    of._orders()
+    of._drains()
+    own(of, S, T)
+    of.table.parked(S, T)
+    agent = WarmAgent()
+    of._parked.put(S, T, agent)
+    of._drains()
+    assert agent.closed == 1

@@ -65,7 +65,7 @@ class Member:
     since: datetime | None = None
     """When it came to this stage."""
     told_at: datetime | None = None
-    """When it was last told to drain."""
+    """When it was last told to drain; before, when it was first seen to be drained by somebody else."""
     gone_at: datetime | None = None
     """When it was first seen to be gone: its successor's time begins."""
     successor: WorkerId | None = None

@@ -137,7 +137,10 @@ class _World:
     def _begun(self, member: Member) -> Member:
         report = self._by_id.get(member.worker_id)
         if report is not None and report.draining:
-            return replace(member, stage=Stage.SKIPPED, since=self._now, reason="somebody else drains it")
+            seen = member.told_at or self._now  # it may have been taken back a moment ago, and not be reported yet
+            if self._for_longer_than(seen, SAY_AGAIN):
+                return replace(member, stage=Stage.SKIPPED, since=self._now, reason="somebody else drains it")
+            return replace(member, told_at=seen)
         if self._successor(member) is not None:  # it was restarted meanwhile, by whomever
             return self._starting(replace(member, stage=Stage.STARTING, since=self._now, gone_at=self._now))
         if report is not None:
