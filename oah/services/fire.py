@@ -82,6 +82,9 @@ class FireSchedules:
         else:
             view = View(schedule.next_at, max(latest, schedule.next_at), since, schedule.overlap, self._previous(found))
             decided = plan(view, self.rules)
+            if decided.missed is not None and self.clerk.submitted(schedule, view.due):
+                # A leader died over it, and nobody was there for a while: first this one, the others are still due.
+                decided, following = Plan(fire=view.due), times.next(schedule.cron, schedule.timezone, after=view.due)
             firings = [*self._missed(schedule, decided, view), *self._fired(schedule, decided, found)]
         if self.clerk.store.end_firing(schedule, firings, next_at=following, keep=KEPT):
             for firing in firings:

@@ -129,8 +129,12 @@ class Clerk:
                 self.store.close_session(own, None, cancelling=True)
         return run
 
+    def submitted(self, schedule: Schedule, fire_at: datetime) -> bool:
+        """Whether there is a run of this fire time already."""
+        return self.store.fired_run(schedule.workspace_id, _key(schedule, fire_at)) is not None
+
     def _submit(self, schedule: Schedule, fire_at: datetime, own: SessionId, *, by: str) -> Run:
-        key = f"schedule:{schedule.id}:{fire_at.astimezone(UTC).isoformat()}"
+        key = _key(schedule, fire_at)
         try:
             new = submit.prepare(
                 self.store,
@@ -222,6 +226,10 @@ class Clerk:
             rules=self.rules,
         )
         return {"run": dict(run), **({} if session is None else {"session": dict(session)})}
+
+
+def _key(schedule: Schedule, fire_at: datetime) -> str:
+    return f"schedule:{schedule.id}:{fire_at.astimezone(UTC).isoformat()}"
 
 
 def _own_session_id(schedule: Schedule, fire_at: datetime) -> SessionId:

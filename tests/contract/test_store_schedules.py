@@ -250,6 +250,40 @@ def test_wherever_the_leader_dies_another_makes_one_run_of_it(
     assert (session.id, session.state) == (run.session_id, SessionState.CLOSING)
 
 
+def test_a_run_whose_leader_died_is_not_missed_when_nobody_was_there_for_long(
+    clerk: Clerk, scheduler: Callable[..., Scheduler]
+) -> None:
+    mine = scheduler()
+    made = mine.create(asked(), by="someone")
+    due = overdue(clerk, made)
+
+    class Dying:
+        def __getattr__(self, name: str) -> Any:
+            if name == "end_firing":
+                raise Unavailable("killed")
+            return getattr(clerk.store, name)
+
+    class Later:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(clerk.store, name)
+
+        def due_schedules(self, *, limit: int) -> Any:
+            now, due = clerk.store.due_schedules(limit=limit)
+            return now + timedelta(minutes=10), due
+
+    with pytest.raises(Unavailable):
+        fire(replace(mine, store=Dying()))  # type: ignore[arg-type]
+    fire(replace(mine, store=Later()))  # type: ignore[arg-type]
+    [run] = clerk.store.runs(RunFilter()).items
+    [firing] = clerk.store.firings(made.id)
+    assert (firing.fire_at, firing.outcome, firing.run_id) == (due, FiringOutcome.SUBMITTED, run.id)
+    assert clerk.store.schedule(made.id, None).next_at == due + timedelta(minutes=1)
+    clerk.store.update_schedule(made.id, None, {"next_at": due + timedelta(seconds=1)}, by="it is due")
+    fire(replace(mine, store=Later()))  # type: ignore[arg-type]
+    skipped, missed, _ = clerk.store.firings(made.id)
+    assert (skipped.outcome, missed.outcome) == (FiringOutcome.SKIPPED, FiringOutcome.MISSED), "it has not ended"
+
+
 @pytest.mark.parametrize(
     "broken",
     [{"cron": "61 * * * *"}, {"timezone": "Mars/Olympus"}, {"template": {"run": {"input": "x", "later": "release"}}},
