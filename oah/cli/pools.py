@@ -52,7 +52,7 @@ _DECISIONS = (
     ("REASON", field("reason")),
     ("OUTCOME", field("outcome")),
     ("TARGET", field("target")),
-    ("GOING", lambda item: ",".join(item.get("going") or ()) or None),
+    ("GOING", lambda item: ", ".join(item.get("going") or ()) or None),
 )
 
 

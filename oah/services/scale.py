@@ -208,7 +208,8 @@ class ScaleFleet:
         told = [each.worker_id for name, each in leaving.items() if name not in going and each.ours]
         orders = [Order(each, CommandKind.UNCORDON) for each in back if each is not None]
         orders += [Order(each, CommandKind.DRAIN, self._drain) for each in told if each is not None]
-        new = self._row(look.state.size, decision.desired, decision.reason, Outcome.BEGUN)
+        reason = decision.reason if decision.desired != look.staying else "instead"
+        new = self._row(look.state.size, decision.desired, reason, Outcome.BEGUN)
         new = replace(new, inputs=story, detail=detail, going=leaving)
         row = self._store.add_decision(new, over=look.open, orders=orders)
         log.info("pool %s: %d units, %d wanted: %s", self._pool, look.state.size, decision.desired, decision.reason)

@@ -343,6 +343,7 @@ def test_another_goes_instead_of_one_that_works_on_and_on(world: ScaleWorld) -> 
     assert world.going() == {long}, "not at once: it may end any moment"
     world.passes(leader, 12)
     assert (world.ended, world.going()) == ([other], set())
+    assert [row.reason for row in world.decisions()] == ["bounds", "instead"]
     assert world.units[long].heard == ["drain", "uncordon"]
 
 

@@ -16,19 +16,14 @@ import pytest
 
 from benchmarks.scaling_sim import PODS, step
 from oah.ports.scaling import Outcome
-from tests.support.scale_world import ScaleWorld, Unit, empty_books
+from tests.support.scale_world import ScaleWorld, Unit
 
 SLOTS, TICK = 4, 5.0
 
 
-@pytest.fixture(scope="module")
-def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return empty_books(tmp_path_factory.mktemp("books") / "books.db")
-
-
 @pytest.fixture
-def world(tmp_path: Path, books: Path) -> Iterator[ScaleWorld]:
-    world = ScaleWorld(Path(shutil.copy(books, tmp_path)), slots=SLOTS)
+def world(tmp_path: Path, sqlite_template: Path) -> Iterator[ScaleWorld]:
+    world = ScaleWorld(Path(shutil.copy(sqlite_template, tmp_path)), slots=SLOTS)
     yield world
     world.close()
 
