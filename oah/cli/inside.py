@@ -7,7 +7,6 @@ import click
 from oah.cli.arguments import DURATION, read_text
 from oah.cli.connection import Connection, pass_connection
 from oah.cli.output import Document, cell, emit_json, field, json_option, listing
-from oah.client import OwnRun
 from oah.errors import Conflict
 
 
@@ -77,6 +76,8 @@ def wait_children(*, timeout: float | None) -> None:
 
     The slot of the run is free meanwhile, so that they can have it.
     """
+    from oah.client import OwnRun  # takes longer to load than all of the help
+
     with OwnRun() as run:
         run.wait_for_children(timeout=timeout)
 

@@ -639,3 +639,9 @@ def test_cap_set_of_a_profile_a_workspace_and_all(call: Oah) -> None:
     assert (result.stdout, api.body()) == ("workspace acme: 5 at once\n", {"max_active_runs": 5})
     result, _ = call("cap", "list", routes={"GET /v1/caps": {"items": [cap]}})
     assert "shell" in result.stdout
+
+
+def test_wait_children_is_for_inside_a_run(call: Oah, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OAH_RUN_KEY", raising=False)
+    result, api = call("run", "wait-children")
+    assert result.exit_code == 2 and "not inside a run" in result.stderr and not api.asked
