@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from oah.core.model.drain import drain_from
-from oah.errors import OahError
+from oah.errors import Unavailable
 from oah.ports.commands import CommandKind, WorkerCommand
 from oah.worker.claimer import Claimer
 from oah.worker.context import WorkerContext
@@ -44,15 +44,17 @@ class Orders:
 
     def __call__(self) -> None:
         """Raises Unavailable, when all that was taken has been obeyed: nobody is told anything twice."""
-        failed: OahError | None = None
+        failed: Unavailable | None = None
         with self._lock:
             for command in self._context.store.take_commands(self._context.worker_id):
                 log.info("%s by %s", command.kind, command.by)
                 try:
                     self._obey(command)
-                except OahError as error:
+                except Unavailable as error:
                     log.warning("%s by %s: %s", command.kind, command.by, error)
                     failed = failed or error
+                except Exception:  # of another release, perhaps: no reason for the worker to end
+                    log.exception("%s by %s", command.kind, command.by)
         if failed is not None:
             raise failed
 

@@ -184,6 +184,7 @@ def test_pressure_is_told_to_all_who_take_something() -> None:
 def test_what_was_taken_with_a_command_that_cannot_be_done_is_obeyed() -> None:
     """All are handed out at once, and once: a drain must not be lost because the broker is away for another's sake."""
     commands = [
+        SimpleNamespace(kind=CommandKind.CLOSE, by="later", data={"sessions": []}),
         SimpleNamespace(kind=CommandKind.LEND, by="run", data={"number": 1}),
         SimpleNamespace(kind=CommandKind.DRAIN, by="op", data={}),
     ]
