@@ -112,3 +112,21 @@ def test_a_rate_is_429_with_the_time_to_come_again(api) -> None:
             admin.update_workspace("default", **wrong)
     with pytest.raises(InvalidRequest):
         client.submit(session, "echo hi", priority=101)
+
+
+def test_a_wait_for_children_over_http(api) -> None:
+    client = api.client()
+    parent = client.submit(client.create_session("shell")["id"], "sh parent.sh")
+    api.start(parent["session_id"])
+    assert client.begin_wait(parent["id"], children=True)["status"] == "running", "there are none"
+    child = client.submit(client.create_session("shell")["id"], "sh child.sh", parent_run_id=parent["id"])
+    assert client.run(child["id"])["class"] == "subagent"
+    other = client.submit(client.create_session("shell")["id"], "x", parent_run_id=parent["id"], run_class="background")
+    assert client.run(other["id"])["class"] == "background"
+    api.broker.calls.clear()
+    assert client.begin_wait(parent["id"], children=True)["status"] == "waiting_tool"
+    assert "look" in api.broker.calls, "its worker hears of it"
+    shown = client.run(parent["id"])
+    assert (shown["wait_reason"]["code"], shown["question"]) == ("waiting_children", None)
+    with pytest.raises(InvalidRequest):
+        client.begin_wait(parent["id"])
