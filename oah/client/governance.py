@@ -11,6 +11,9 @@ from oah.client.transport import Json
 from oah.errors import Conflict
 
 LOOK_SECONDS = 0.5
+GONE_SECONDS = 15.0
+"""A worker that was at work and reports no more is believed to be gone after this: a broker that was restarted has
+forgotten everybody, until their next reports."""
 
 
 class GovernanceCalls(Calls):
@@ -42,15 +45,19 @@ class GovernanceCalls(Calls):
     def wait_drained(self, worker_ids: Iterable[str], *, timeout: timedelta | float | None = None) -> None:
         """Until these are gone or empty. Raises Conflict ``drain_taken_back``, TimeoutError; they drain on then."""
         left, draining = set(worker_ids), set[str]()
+        seen: dict[str, tuple[float, Json]] = {}
         deadline = None if timeout is None else time.monotonic() + (seconds(timeout) or 0.0)
         while True:
+            at = time.monotonic()
             found = {worker["id"]: worker for worker in self.workers() if worker["id"] in left}
+            seen |= {each: (at, worker) for each, worker in found.items()}
             now = {each for each, worker in found.items() if worker["draining"]}
             back = sorted((draining - now) & set(found))
             if back:
                 raise Conflict(f"the drain of {back[0]} was taken back", code="drain_taken_back")
             draining |= now
-            left = {each for each, worker in found.items() if each not in now or worker["busy"] or worker["parked"]}
+            missed = {each for each, (last, worker) in seen.items() if _works(worker) and at - last < GONE_SECONDS}
+            left &= {each for each in found if each not in now or _works(found[each])} | (missed - set(found))
             if not left:
                 return
             if deadline is not None and time.monotonic() >= deadline:
@@ -125,6 +132,10 @@ class GovernanceCalls(Calls):
             if deadline is not None and time.monotonic() >= deadline:
                 raise TimeoutError(f"rollout {rollout_id} goes on: {found['done']} of {found['workers']}")
             time.sleep(LOOK_SECONDS)
+
+
+def _works(worker: Json) -> bool:
+    return bool(worker["busy"] or worker["parked"])
 
 
 def _drain(deadline_seconds: float | None, then: str | None, *, stay: bool) -> Json:
