@@ -32,7 +32,7 @@ from oah.ports.store import Store
 from oah.ports.telemetry import Telemetry
 from oah.services.commands import hint
 from oah.services.scale_look import AGAIN, Look, Lookout, TargetFailed, asking
-from oah.services.scale_story import inputs, remembered, why
+from oah.services.scale_story import OUTSIDE, inputs, remembered, why
 from oah.services.signals import PoolSignals
 
 log = logging.getLogger(__name__)
@@ -376,8 +376,7 @@ class ScaleFleet:
         """Somebody else has changed it, which is all that the last decision does not say."""
         rows = self._store.scale_decisions(DecisionFilter(pool=self._pool, limit=1)).items
         if rows and rows[0].outcome is Outcome.SCALED and rows[0].desired != size:
-            row = self._row(rows[0].desired, size, "outside", Outcome.SCALED)
-            self._store.add_decision(replace(row, inputs={"staying": size}))
+            self._store.add_decision(self._row(rows[0].desired, size, OUTSIDE, Outcome.SCALED))
         self._told_size = size
 
     def _show(self, look: Look, decision: Decision) -> None:

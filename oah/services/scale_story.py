@@ -13,6 +13,9 @@ from oah.ports.scaling import Outcome, ScaleDecision
 from oah.services.signals import PoolView
 
 _DURATIONS = ("oldest_wait", "wait_p95")
+OUTSIDE = "outside"
+"""The reason of a row that only tells of a size that somebody else has set."""
+
 UNDONE = (Outcome.FAILED, Outcome.HELD)
 
 
@@ -52,7 +55,8 @@ def remembered(rows: Sequence[ScaleDecision], *, today: float, now: float) -> Hi
     def moment(found: Sequence[ScaleDecision]) -> float | None:
         return now - max(0.0, today - found[0].at.timestamp()) if found else None
 
-    done = [row for row in rows if row.outcome not in UNDONE and row.desired != _staying(row)]
+    ours = [row for row in rows if row.outcome not in UNDONE and row.reason != OUTSIDE]
+    done = [row for row in ours if row.desired != _staying(row)]
     grown = [row for row in done if row.desired > _staying(row)]
     strained = [row for row in grown if row.inputs.get("strained")]
     return History(last_up=moment(grown), last_change=moment(done), started=bool(rows), strained=moment(strained))
