@@ -170,6 +170,11 @@ class Claimer:
         """Whether a claim or a start is under way, of which an assignment may come."""
         return self._stepping or self._flight is not None or bool(self._untold)
 
+    @property
+    def away(self) -> bool:
+        """Whether a store did not answer it the last time: what it has claimed ends with its lease."""
+        return self._backoff > 0
+
     # --- the duty ---
 
     def pending(self) -> float | None:

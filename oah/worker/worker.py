@@ -198,7 +198,8 @@ class Worker(ThreadComponent):
     def _is_empty(self) -> bool:
         """Nothing runs, waits or is kept, and what has ended is recorded, or a store is away."""
         done = self._settler.idle or self._settler.stuck
-        return not (self._claimer.busy or self._slots.working or len(self._waiting) or len(self._parked)) and done
+        claims = self._claimer.busy and not self._claimer.away
+        return not (claims or self._slots.working or len(self._waiting) or len(self._parked)) and done
 
     def ready(self) -> bool:
         """Whether it takes runs: not while starting, draining or without its stores."""

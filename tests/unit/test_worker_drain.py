@@ -249,3 +249,16 @@ def test_an_agent_that_stays_warm_after_the_end_of_a_drain_is_ended_too() -> Non
     of._parked.put(S, T, agent)
     of._drains()
     assert agent.closed == 1
+
+
+def test_a_claim_that_a_broker_does_not_answer_keeps_no_drain_from_its_end() -> None:
+    """What it may have taken ends with its lease; else the worker would stay for as long as the broker is away."""
+    ended: list[None] = []
+    store = Scripted(take_commands=told(CommandKind.DRAIN))
+    of, redis = worker(store, claim=[Unavailable("away")], on_drain=lambda: ended.append(None))
+    of._claimer.hint()
+    of._claimer.step()
+    assert of._claimer.busy
+    of._orders()
+    of._drains()
+    assert ended == [None] and redis.called("claim") == 1
