@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 EVERY = timedelta(seconds=1)
 """How often it looks."""
+CALLED_EVERY = 0.25
+"""Seconds between two questions to SQL about warm agents: a pass may follow another at once."""
 RECENT = 8
 """Changes that are remembered."""
 
@@ -61,6 +63,7 @@ class Elastic:
         self._reserve = context.claim_rules.subagent_reserve
         """Idle slots that are no one's but the subagents': what else is ready needs others."""
         self._last_used = [-rules.slot_idle.total_seconds()] * rules.slots
+        self._asked_at = -CALLED_EVERY
         self._history = History()
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self.usage = Usage()
@@ -145,9 +148,12 @@ class Elastic:
 
     def _own(self) -> tuple[Sequence[str], Sequence[str]]:
         """The profiles of what only this worker can go on with; the second are those that it does while it takes."""
-        resumes = self.resumes()
+        resumes, now = self.resumes(), self._context.clock.monotonic()
+        if not self.may_open or now < self._asked_at + CALLED_EVERY:
+            return resumes, ()
+        self._asked_at = now
         try:
-            return resumes, self.called() if self.may_open else ()
+            return resumes, self.called()
         except (Unavailable, LeaseError) as error:
             log.debug("what is called is not known: %s", error)
             return resumes, ()
