@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from oah.core.model.drain import AtDeadline
-from oah.settings.section import Section
+from oah.settings.section import PoolName, Section
 
 
 class PoolScaleSettings(Section):
@@ -33,9 +33,9 @@ class ScaleSettings(Section):
     target: Literal["none", "processes", "kubernetes"] = "none"
     """``none``: what would be wanted is shown, and nothing is done. ``processes``: workers of this machine, under
     `oah up` or `oah worker supervise`. ``kubernetes``: a Deployment or StatefulSet."""
-    pool: str = "default"
+    pool: PoolName = "default"
     """The pool that is scaled, where ``pools`` names none."""
-    pools: dict[str, PoolScaleSettings] = Field(default_factory=dict)
+    pools: dict[PoolName, PoolScaleSettings] = Field(default_factory=dict)
     """Pools by name, each with what is different for it."""
     minimum: int = Field(default=1, ge=0)
     """Workers; 0: with nothing to do there is none."""

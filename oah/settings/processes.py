@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, SecretStr
 
 from oah.core.model.drain import AtDeadline
-from oah.settings.section import Section
+from oah.settings.section import PoolName, Section
 
 
 class PressureSettings(Section):
@@ -39,7 +39,7 @@ class WorkerSettings(Section):
 
     name: str | None = None
     """Default: the host name, ``-N`` for further ones on a host."""
-    pool: str = "default"
+    pool: PoolName = "default"
     slots: int = Field(default=8, ge=1, le=512)
     """Open at most."""
     slots_min: int | None = Field(default=None, ge=1, le=512)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -54,6 +55,14 @@ def test_bounds_that_cannot_be_are_refused() -> None:
         Settings(scale={"minimum": 3, "maximum": 2})
     with pytest.raises(ValidationError, match="of pool gpu"):
         Settings(scale={"pools": {"gpu": {"minimum": 11}}})
+
+
+@pytest.mark.parametrize(
+    "said", [{"worker": {"pool": "a b"}}, {"scale": {"pool": ""}}, {"scale": {"pools": {"A": {}}}}]
+)
+def test_a_pool_that_no_session_can_name_is_refused(said: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="is no pool name: lower-case letters"):
+        Settings(**said)
 
 
 def test_each_target(tmp_path: Path) -> None:
