@@ -61,7 +61,7 @@ class Claimer:
     ) -> None:
         self._shares = shares or Shares(context.all_lanes, context.slot_weight, slots=context.rules.slots)
         self._waiting = Waiting(context, table) if waiting is None else waiting
-        self._shares.reach = lambda: context.rules.slots - (0 if self.children_only else self._crowd)
+        self._shares.reach = lambda: context.rules.slots - (0 if self._parents_wait else self._crowd)
         self._context = context
         self._table = table
         self._slots = slots
@@ -132,7 +132,7 @@ class Claimer:
         that wait take the place of new ones."""
         if not self.takes:
             return 0
-        idle = self._slots.idle if self.children_only else self._uncrowded
+        idle = self._slots.idle if self._parents_wait else self._uncrowded
         # What runs now will be an outcome too: outcomes and runs together stay within twice the slots, so that the
         # settler commits one batch while the next one runs (bounding them by the slots halves the batches; measured).
         room = self._context.rules.slots + idle - self.unsettled()
@@ -148,10 +148,10 @@ class Claimer:
         return max(len(self._waiting) - self._context.rules.waiting, 0)
 
     @property
-    def children_only(self) -> bool:
-        """More wait than should, some of them for their children, which may be too heavy for what is left: nothing but
-        children starts, so that they end."""
-        return self._crowd > 0 and self._waiting.lent > 0 and self._uncrowded < self._shares.heaviest
+    def _parents_wait(self) -> bool:
+        """More wait than should, some of them for their children: those may have the places of the waiting, so that
+        they end."""
+        return self._crowd > 0 and self._waiting.lent > 0
 
     @property
     def _would_open(self) -> bool:
@@ -231,14 +231,14 @@ class Claimer:
             place = self._table.suspects == 0
             resumes_only = self.wanted() <= 0
             share = Share((), want) if resumes_only else self._shares.next(want)
-            view = View(share.lanes, want, place)
+            sessions, idle, rules = self._terms(share, want)
             request = ClaimRequest(
                 worker_id=self._context.worker_id,
                 request=token,
                 lease=self._context.rules.lease,
                 counter=counter,
-                want=share.want if resumes_only else self._less_reserve(share, want),
-                order=order(view, self._claim_rules, counter=self._turn),
+                want=sessions,
+                order=order(View(share.lanes, idle, place), rules, counter=self._turn),
                 suspect_place=place,
                 resumes_only=resumes_only,
             )
@@ -247,21 +247,19 @@ class Claimer:
         reply = self._claim(flight.request)
         return reply, self._table.answered(flight.request.request, reply.sessions, sent_at=flight.first_sent)
 
-    def _less_reserve(self, share: Share, idle: int) -> int:
-        """The reserve is no one's but the subagents': they get it by the next claim. An agent for which there is no
-        other place takes it all the same."""
-        rest = idle - self._reserve
-        if not share.lanes or rest <= 0:
-            return share.want
-        return max(rest // self._shares.weight(share.lanes[0].profile), 1)
-
-    @property
-    def _reserve(self) -> int:
-        return self._slots.size if self.children_only else self._context.claim_rules.subagent_reserve
-
-    @property
-    def _claim_rules(self) -> Rules:
-        return replace(self._context.claim_rules, subagent_reserve=self._reserve)
+    def _terms(self, share: Share, idle: int) -> tuple[int, int, Rules]:
+        """How many sessions, of how many idle slots, by which rules. The reserve is no one's but the subagents': they
+        get it by the next claim; an agent for which there is no other place takes it all the same."""
+        rules = self._context.claim_rules
+        if not share.lanes:
+            return share.want, idle, rules
+        weight, left = self._shares.weight(share.lanes[0].profile), self._uncrowded
+        if self._parents_wait:
+            if weight > left:
+                return share.want, idle, replace(rules, subagent_reserve=idle)
+            idle = min(idle, left)
+        rest = idle - rules.subagent_reserve
+        return (idle // weight if rest <= 0 else max(rest // weight, 1)), idle, rules
 
     def _work(self, reply: ClaimReply, ours: Sequence[Claimed]) -> None:
         assert self._flight is not None

@@ -158,7 +158,7 @@ def test_beyond_the_limit_of_what_waits_only_children_start(desk: Desk) -> None:
     """Else parents that wait would fill the worker, and what they wait for could never begin."""
     desk.lend()
     object.__setattr__(desk.context.rules, "waiting", 0)
-    assert desk.claimer.children_only and desk.claimer.wanted() == 1
+    assert desk.claimer.wanted() == 1
     desk.claimer.hint()
     desk.claimer.step()
     classes = {ready_class for _, ready_class in desk.requests[0].order}
@@ -215,9 +215,9 @@ def test_children_too_heavy_for_what_those_who_wait_leave_begin_all_the_same() -
     crowd.claimer.hint()
     while crowd.claimer.pending() is not None:
         crowd.claimer.step()
-    looked = {(lane, ready_class) for request in crowd.requests for lane, ready_class in request.order}
-    assert {lane for lane, ready_class in looked if ready_class is ReadyClass.SUBAGENT} == {LIGHT, HEAVY}
-    assert {ready_class for _, ready_class in looked} == {ReadyClass.SUBAGENT, ReadyClass.RESUME}
+    looked = {request.order[0][0]: ({each for _, each in request.order}, request.want) for request in crowd.requests}
+    assert looked[HEAVY] == ({ReadyClass.SUBAGENT, ReadyClass.RESUME}, 1)
+    assert looked[LIGHT] == (set(ReadyClass), 2), "what is left is for everybody, and no more than that"
 
 
 @pytest.mark.parametrize(("lent", "lanes"), [(0, (LIGHT,)), (1, (HEAVY,))])
