@@ -87,10 +87,16 @@ class _OrNone(click.ParamType[object]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> object:
         """The value, or ``TAKEN_BACK``."""
-        return TAKEN_BACK if value in ("none", TAKEN_BACK) else self.inner.convert(value, param, ctx)
+        if value in ("none", TAKEN_BACK):
+            return TAKEN_BACK
+        if isinstance(self.inner, click.IntRange) and not str(value).lstrip("+-").isdigit():
+            self.fail(f"{value!r} is neither a number nor none", param, ctx)
+        return self.inner.convert(value, param, ctx)
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """As the help shows it."""
+        if isinstance(self.inner, click.IntRange):
+            return "N|none"
         return f"{self.inner.get_metavar(param, ctx) or self.inner.name.upper()}|none"
 
 

@@ -527,6 +527,8 @@ def test_a_workspace_is_changed_and_told_to_say_nothing_again(call: Oah) -> None
     assert api.body() == {"recovery_strategy": None}
     assert call("workspace", "update", "a", routes=routes)[0].exit_code == 2
     assert call("workspace", "update", "a", "--recovery-strategy", "pray", routes=routes)[0].exit_code == 2
+    refused = call("workspace", "update", "a", "--rate", "abc", routes=routes)[0]
+    assert (refused.exit_code, "'abc' is neither a number nor none" in refused.stderr) == (2, True)
     assert call("workspace", "show", "a", routes=routes)[0].stdout == "id  wks_1\n"
 
 
