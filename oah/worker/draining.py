@@ -43,6 +43,8 @@ class Draining:
         self._begun = 0.0
         self._told = False
         """Whether the end of it was told already."""
+        self._late = False
+        """Whether it was told that its deadline has passed, and that runs go on."""
 
     @property
     def on(self) -> bool:
@@ -65,7 +67,8 @@ class Draining:
     def begin(self, order: Drain) -> None:
         """A later order takes the place of an earlier one; its deadline counts from now."""
         with self._lock:
-            self._order, self._begun, self._told = order, self._context.clock.monotonic(), False
+            self._order, self._begun = order, self._context.clock.monotonic()
+            self._told = self._late = False
 
     def end(self) -> None:
         """It is taken back."""
@@ -79,9 +82,11 @@ class Draining:
             return self._order is not None and self._is_over(self._order)
 
     def _is_over(self, order: Drain) -> bool:
+        return not self._waits(order) and self._is_late(order)
+
+    def _is_late(self, order: Drain) -> bool:
         deadline = self._context.rules.drain_grace if order.deadline is None else order.deadline
-        spent = self._context.clock.monotonic() - self._begun
-        return not self._waits(order) and spent >= deadline.total_seconds()
+        return self._context.clock.monotonic() - self._begun >= deadline.total_seconds()
 
     def __call__(self) -> None:
         """One pass."""
@@ -89,10 +94,8 @@ class Draining:
         if order is None:
             return
         self._end_parked()  # also when it is over, and the worker stays: what was away may have come back
-        with self._lock:
-            if (
-                self._order is order and not self._told
-            ):  # ending agents takes a while, in which it may have been taken back
+        with self._lock:  # ending agents takes a while, in which it may have been taken back
+            if self._order is order and not self._told:
                 self._go_on(order)
 
     def _go_on(self, order: Drain) -> None:
@@ -106,6 +109,9 @@ class Draining:
             self._stop_claims()
             give_back(self._working(), self.said)
             self._end_waiting(self.said)
+        elif self._is_late(order) and not self._late:
+            self._late = True
+            log.warning("the deadline of the drain has passed, runs go on: %d", len(self._working()))
 
 
 def give_back(working: Sequence[Assignment], said: AtDeadline | None) -> None:

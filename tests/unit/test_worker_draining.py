@@ -65,6 +65,13 @@ def test_runs_may_go_on_until_the_deadline_and_are_released_then() -> None:
     assert place.said[2:] == ["over"]
 
 
+def test_a_deadline_that_is_not_kept_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    place = Place()
+    place.drains.begin(Drain(timedelta(seconds=5), AtDeadline.WAIT))
+    assert not any(place.after(2).give_back for _ in range(4)) and place.said == []
+    assert [each.getMessage() for each in caplog.records] == ["the deadline of the drain has passed, runs go on: 1"]
+
+
 def test_what_is_not_said_is_as_the_settings_have_it() -> None:
     place = Place(settings=AtDeadline.FAIL)
     place.drains.begin(Drain())
