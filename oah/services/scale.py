@@ -31,7 +31,7 @@ from oah.ports.scaling import NONE, DecisionFilter, NewDecision, Outcome, ScaleD
 from oah.ports.store import Store
 from oah.ports.telemetry import Telemetry
 from oah.services.commands import hint
-from oah.services.scale_look import AGAIN, Look, Lookout, TargetFailed, asking
+from oah.services.scale_look import AGAIN, LACKS, Look, Lookout, TargetFailed, asking
 from oah.services.scale_story import OUTSIDE, inputs, remembered, why
 from oah.services.signals import PoolSignals
 
@@ -139,8 +139,9 @@ class ScaleFleet:
         if self._begins:
             self._forget()
         look = self._lookout.look()
-        if look.open is not None and look.open.target != self._target_name:
-            self._release(look, look.open)
+        if look.foreign_for is not None and look.open is not None:
+            if look.foreign_for >= LACKS:  # till then whoever began it may only have lost the lead for a moment
+                self._release(look, look.open)
             return
         now = self._clock.monotonic()
         if look.open is not None and now < self._judge_at:

@@ -12,7 +12,7 @@ from oah.core.model.worker import WorkerReport
 from oah.core.policy.shrinking import Member
 from oah.errors import Broken, Conflict, OahError, Unavailable
 from oah.ports.clock import Clock
-from oah.ports.scaling import ScaleDecision, ScaleTarget, TargetState
+from oah.ports.scaling import NONE, ScaleDecision, ScaleTarget, TargetState
 from oah.ports.store import Store
 from oah.services.signals import PoolSignals, PoolView, usable
 
@@ -57,6 +57,8 @@ class Look:
     open: ScaleDecision | None
     lacking: timedelta = timedelta(0)
     """For how long units have been asked for that are not there at all."""
+    foreign_for: timedelta | None = None
+    """For how long the open decision has been that of another target; None: it is not."""
 
     @property
     def sure(self) -> bool:
@@ -131,7 +133,10 @@ class Lookout:
                 del memory[name]
         members = tuple(self._member(name, reports.get(name), row, today) for name in state.members)
         look = Look(state, view, members, row)
-        return replace(look, lacking=timedelta(seconds=self.since("lacking", "", holds=look.unborn > 0)))
+        foreign = row is not None and row.target != (NONE if target is None else target.name)
+        foreign_for = timedelta(seconds=self.since("foreign", "", holds=foreign))
+        lacking = timedelta(seconds=self.since("lacking", "", holds=look.unborn > 0))
+        return replace(look, lacking=lacking, foreign_for=foreign_for if foreign else None)
 
     def since(self, what: str, name: str, *, holds: bool) -> float:
         """For how many seconds it has held, as far as this leader has seen."""

@@ -538,7 +538,9 @@ def test_another_target_leaves_nobody_behind_who_was_to_go_with_the_last(world: 
     world.passes(world.leader(bounds(0, 1)), 2)
     assert world.going() == {"w2", "w3"}
     leader = world.leader(bounds(0, 1), "next", target=None)
-    world.passes(leader, 3, seconds=1)
+    world.passes(leader, 3)
+    assert world.units["w2"].heard == ["drain"], "the one that began it may lead again in a moment"
+    world.passes(leader, 15)
     assert (world.units["w2"].heard, world.units["w3"].heard) == (["drain", "uncordon"], []), "w3 was never ours"
     assert world.going() == set()
     assert world.decisions()[1].detail == {"why": "the target was 'fake' and is 'none' now"}
