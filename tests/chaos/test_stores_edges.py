@@ -105,7 +105,8 @@ def places(scene: Scene, session: str, lane: Lane) -> list[tuple[Key, str]]:
         for worker in [*scene.worker_ids().values()] if "wid" in key.parts else [""]:
             parts = {"sid": session, "lane": str(lane), "class": "interactive", "ws": "default", "wid": worker}
             parts |= {"p": lane.profile, "n": "1"}
-            found.append((key, key.at(*(parts[part] for part in key.parts))))
+            for group in ("ws:default", f"profile:{lane.profile}", "all") if "group" in key.parts else ("",):
+                found.append((key, key.at(*({**parts, "group": group}[part] for part in key.parts))))
     return sorted(found, key=lambda place: place[0].name != "poison")  # so that there is a list of the others
 
 

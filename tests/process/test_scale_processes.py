@@ -84,8 +84,8 @@ def test_of_six_busy_and_four_idle_the_idle_go_then_two_drain(
         eventually(lambda: size(two) == 4, within=40, what="the two that drained are gone")
         for run in (run for run, worker in at.items() if worker not in leaving):
             runs[run].write_text("over\n")
-        [decision] = store.scale_decisions(DecisionFilter(pool="default")).items
-        assert decision.outcome is Outcome.SCALED
+        decisions = store.scale_decisions(DecisionFilter(pool="default")).items
+        assert [each.outcome for each in decisions] == [Outcome.SCALED], decisions
     for run in runs:
         assert fleet.client.wait(run, timeout=30)["status"] == "completed"
         assert len(fleet.client.attempts(run)) == 1
