@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 # Arguments for pytest: make test ARGS="tests/unit -x"
 ARGS   ?=
-# Files tested beside each other: much of the suite waits for leases to end; on two cores four at once make them wait too long.
-JOBS   ?= 3
+# Files tested beside each other: much of the suite waits for leases to end, so there are more than two cores would need.
+JOBS   ?= 4
 DEMO   ?= $(VENV)/bin/python -m oah.cli.demo
 BENCH  ?= $(VENV)/bin/python -m benchmarks
 

