@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +17,11 @@ from oah.cli.connection import load_settings
 from oah.cli.crew import Between, Crew, Workers, scaled_by
 from oah.cli.failures import Exit, complain
 from oah.cli.fleet import WORKER, Fleet, key_path, plan_from, require_port, shell_hint
+from oah.cli.sole import sole
 from oah.cli.supervision import Interrupts, Lines, stop, tell
+
+if TYPE_CHECKING:
+    from oah.settings import Settings
 
 _READY_SECONDS = 60.0
 _GATEWAY_HINT = "a NATS server, another oah up? choose one with --gateway-port, or go without: --no-gateway"
@@ -42,6 +46,12 @@ _GIVE_UP_BEFORE_READY = 3
 def up(ctx: click.Context, /, *, workers: Between, slots: int | None, gateway: bool, **options: Any) -> None:
     """The whole system on this machine: server, API, controller, gateway, workers; Ctrl-C stops all."""
     settings = load_settings(**options)
+    with sole(settings.data_dir):
+        ctx.exit(_run(settings, workers=workers, slots=slots, gateway=gateway))
+
+
+def _run(settings: Settings, *, workers: Between, slots: int | None, gateway: bool) -> Exit:
+    """The exit code, once all has ended."""
     require_port(settings.api_host, settings.api_port)
     if gateway:
         require_port(settings.gateway.host, settings.gateway_listens_at, hint=_GATEWAY_HINT)
@@ -62,7 +72,7 @@ def up(ctx: click.Context, /, *, workers: Between, slots: int | None, gateway: b
         code = _supervise(fleet, lines, interrupts, crew)
     finally:
         stop(fleet, lines, interrupts, grace=settings.worker.drain_grace_seconds + 5)
-    ctx.exit(code)
+    return code
 
 
 def _supervise(fleet: Fleet, lines: Lines, interrupts: Interrupts, crew: Crew | None) -> Exit:
