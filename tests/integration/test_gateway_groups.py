@@ -127,7 +127,7 @@ def test_groups_are_independent_and_a_plain_reader_gets_all(gateways: MakeGatewa
 
 
 def test_a_lease_of_a_member_that_answers_is_extended(gateways: MakeGateway) -> None:
-    gateway = gateways(lease=timedelta(seconds=1))
+    gateway = gateways(lease=timedelta(seconds=3))
     box = gateway.box()
     fill(gateway, box, 1)
     holder = gateway.line(headers=True)

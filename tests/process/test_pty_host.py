@@ -229,7 +229,9 @@ def test_a_hundred_agents_leak_no_descriptor_in_worker_or_host(own_host: PtyHost
     before = processes.descriptors(os.getpid()), processes.descriptors(own_host.host_pid)
     for _ in range(100):
         once()
-    assert (processes.descriptors(os.getpid()), processes.descriptors(own_host.host_pid)) == before
+    # What tests before have left may close its own meanwhile.
+    assert processes.descriptors(os.getpid()) <= before[0]
+    assert processes.descriptors(own_host.host_pid) == before[1]
     assert own_host.live() == ()
     assert processes.children(own_host.host_pid) == []
 
