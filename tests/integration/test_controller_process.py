@@ -172,7 +172,7 @@ def test_an_election_elsewhere_decides_and_is_shown(make_world: MakeWorld, start
 
 @pytest.mark.parametrize("make_world", ["servers"], indirect=True)
 def test_another_takes_over_and_recovers(make_world: MakeWorld, start_controller: StartController) -> None:
-    """The leader goes, another leads at once; the dead worker's run comes back within a lease and two seconds."""
+    """The leader goes, another leads at once; the dead worker's run comes back after a lease."""
     world = make_world()
     run = world.submit(world.sessions[0]).run
     worker = world.workers["w1"]
@@ -202,7 +202,8 @@ def test_another_takes_over_and_recovers(make_world: MakeWorld, start_controller
 
     eventually(queued, within=25, every=0.05, what="the run is queued again")
     took = clock.monotonic() - gone
-    assert LEASE.total_seconds() - 0.2 < took < LEASE.total_seconds() + 2
+    # A stall of this machine looks like a clock that has stepped, which puts recovery on hold for one more lease.
+    assert LEASE.total_seconds() - 0.2 < took < 2 * LEASE.total_seconds() + 4
     eventually(lambda: _place(world) is Place.READY, within=5, what="and its session ready")
     assert any(each.kind == "recovery" and each.outcome == "requeued" for each in second.decisions.last())
 
