@@ -23,9 +23,9 @@ from oah.bootstrap.kit import PROFILES_DIR, Kit, needs_a_server, oah_version, op
 from oah.bootstrap.mail import post_of
 from oah.bootstrap.webhooks import webhook_limits
 from oah.bootstrap.worker import worker_of
-from oah.core.model.ids import EpochId, WorkerId
+from oah.core.model.ids import WorkerId
 from oah.core.policy import admission
-from oah.errors import OahError, Unavailable
+from oah.errors import Unavailable
 from oah.ports.broker import Broker
 from oah.ports.jobs import JobQueue, UntoldQueue
 from oah.ports.store import SubmitLimits
@@ -82,7 +82,7 @@ def _api_context(kit: Kit, workers: Sequence[Worker], jobs: JobQueue, *, prepare
         ids=kit.ids,
         telemetry=kit.telemetry,
         blobs=DirectoryBlobs(settings.blobs),
-        epoch=lambda: _epoch_or_none(kit),
+        epoch=kit.epoch_or_none,
         profiles=lambda: profiles,
         exposition=kit.telemetry.exposition,
         post=post,
@@ -106,13 +106,6 @@ def _api_context(kit: Kit, workers: Sequence[Worker], jobs: JobQueue, *, prepare
         subagent_reserve=settings.scale.subagent_reserve,
         version=oah_version(),
     )
-
-
-def _epoch_or_none(kit: Kit) -> EpochId | None:
-    try:
-        return kit.epochs.current()
-    except OahError:
-        return None
 
 
 def _prepared(prelude: Prelude) -> None:

@@ -21,8 +21,9 @@ from oah.adapters.system.ids import SystemIds
 from oah.adapters.system.secrets import WorkerSecrets
 from oah.bootstrap.hardening import close_data_dir, forget_secrets
 from oah.controller.rules import recovery_rules
+from oah.core.model.ids import EpochId
 from oah.core.policy import recovery
-from oah.errors import InvalidRequest
+from oah.errors import InvalidRequest, OahError
 from oah.ports.broker import Broker, BrokerOptions
 from oah.ports.clock import Ids
 from oah.ports.secrets import Secrets
@@ -72,6 +73,13 @@ class Kit:
     def places(self) -> Places:
         """Where sessions belong in the broker."""
         return Places(self.store, self.broker)
+
+    def epoch_or_none(self) -> EpochId | None:
+        """The epoch believed in; None: unknown now. What the broker does not hear of meanwhile, the relay tells it."""
+        try:
+            return self.epochs.current()
+        except OahError:
+            return None
 
     def recover(self) -> RecoverOwners:
         """Recovery under the deployment's policy, and that of the profiles known here."""

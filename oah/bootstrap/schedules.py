@@ -6,9 +6,7 @@ from datetime import timedelta
 
 from oah.adapters.cron.times import CronSimTimes
 from oah.bootstrap.kit import Kit
-from oah.core.model.ids import EpochId
 from oah.core.policy import admission, schedules
-from oah.errors import OahError
 from oah.ports.store import SubmitLimits
 from oah.services.fire import FireSchedules
 from oah.services.schedules import Clerk
@@ -23,17 +21,9 @@ def fire_schedules(kit: Kit) -> FireSchedules:
         clock=kit.clock,
         ids=kit.ids,
         times=CronSimTimes(),
-        epoch=lambda: _epoch_or_none(kit),
+        epoch=kit.epoch_or_none,
         rules=admission.Rules(input_bytes=limits.input_bytes),
         limits=SubmitLimits(limits.queued_per_session, limits.queued_per_workspace),
     )
     rules = schedules.Rules(timedelta(seconds=kit.settings.schedules.catch_up_seconds))
     return FireSchedules(clerk, kit.telemetry, rules)
-
-
-def _epoch_or_none(kit: Kit) -> EpochId | None:
-    """What the broker does not hear of now, the relay tells it."""
-    try:
-        return kit.epochs.current()
-    except OahError:
-        return None

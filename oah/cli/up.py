@@ -23,7 +23,6 @@ from oah.cli.supervision import Interrupts, Lines, stop, tell
 if TYPE_CHECKING:
     from oah.settings import Settings
 
-_READY_SECONDS = 60.0
 _GATEWAY_HINT = "a NATS server, another oah up? choose one with --gateway-port, or go without: --no-gateway"
 _GIVE_UP_BEFORE_READY = 3
 """Deaths in a row of one child before the system was ever ready: then it is not going to be."""

@@ -10,7 +10,6 @@ import logging
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from oah.core.model.home import HomeRules
 from oah.core.model.session import Session
 from oah.errors import AgentError, LeaseError, OahError
 from oah.ports.agent import Agent, AgentSpec, TurnResult
@@ -166,8 +165,3 @@ class Openings:
             )
         except OahError as error:
             log.warning("session %s: its agent is not recorded: %s", assignment.fence.session_id, error)
-
-
-def no_home(profile: str) -> HomeRules | None:
-    """Agents without files."""
-    return None

@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 
 from oah.adapters.pty.screen_agent import ScreenAgent
+from oah.adapters.pty.screen_terminal import ScreenTerminal
 from oah.core.dialogue.reply import CUT
 from oah.core.model.delivery import Outcome
 from oah.core.model.question import Choice
@@ -179,7 +180,9 @@ def test_a_command_is_refused_and_given_when_it_is_meant(desk: Bench, path: Path
     assert inky.submits[1]["command"]
 
 
-def test_a_program_that_reads_no_more_is_given_up_in_time(desk: Bench, path: Path) -> None:
+def test_a_program_that_reads_no_more_is_given_up_in_time(
+    desk: Bench, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inky = Inky(desk, path)
     inky.turn("[[no-read]]", timeout=0.7)
     inky = Inky(desk, path, hold=60)
@@ -188,10 +191,17 @@ def test_a_program_that_reads_no_more_is_given_up_in_time(desk: Bench, path: Pat
     assert result.error_code == "agent_not_reading"
     assert time.monotonic() - begun < 8
     inky = Inky(desk, path, hold=60)
-    control = HeldTurn()
+    control, typing = HeldTurn(), threading.Event()
+    write = ScreenTerminal.write
+
+    def told(screen: ScreenTerminal, *args: Any, **more: Any) -> None:
+        typing.set()
+        write(screen, *args, **more)
+
+    monkeypatch.setattr(ScreenTerminal, "write", told)
     with ThreadPoolExecutor(1) as one:
         turn = one.submit(inky.turn, "x" * 200_000, control=control)
-        eventually(lambda: inky.agent.screen.key_at or True, what="it types")
+        assert typing.wait(30), "it types"
         begun = time.monotonic()
         control.cancel()
         assert turn.result().status is CANCELLED
