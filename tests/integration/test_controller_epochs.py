@@ -17,11 +17,11 @@ from oah.errors import Rebuilding
 from oah.ports.telemetry import NullTelemetry
 from oah.services.epoch import EpochKeeper
 from tests.model.stores import PostgresBehind, RedisBehind, SqliteBehind
-from tests.model.world import LEASE, World
+from tests.model.world import LEASE, SECOND, World
 from tests.support.servers_redis import REDIS_7, FakeServer, RealServer
 from tests.support.worlds import MakeWorld, begun
 
-L = LEASE.total_seconds()
+L = LEASE / SECOND
 
 
 def _status(world: World, run_id: str) -> RunStatus:

@@ -31,15 +31,18 @@ from oah.runtime.probe import Probe
 from oah.services.decisions import Decisions
 from oah.services.epoch import EpochKeeper
 from oah.settings import Settings
-from tests.model.world import LEASE, MARGIN, World
+from tests.model.world import World
 from tests.support import eventually
 from tests.support.worlds import MakeWorld
 
+SECOND = timedelta(seconds=1)
+"""Time is the real one here, so a second of the world is one."""
+LEASE = 6 * SECOND
 LEADER_LEASE = timedelta(seconds=3)
 RULES = ControllerRules(
     Rules(Strategy.REQUEUE_RUNNING),
     lease=LEASE,
-    margin=MARGIN,
+    margin=LEASE / 6,
     leader_lease=LEADER_LEASE,
     leader_renew=timedelta(seconds=1),
     relay_older_than=timedelta(milliseconds=200),
@@ -111,7 +114,7 @@ def _place(world: World, number: int = 0) -> Place:
 
 
 def test_it_mints_relays_promotes_and_shows(make_world: MakeWorld, start_controller: StartController) -> None:
-    world = make_world()
+    world = make_world(second=SECOND)
     world.flush()
     world.submit(world.sessions[0], heard=False)
     world.submit(world.sessions[1], delay=0.5, heard=False)
@@ -154,7 +157,7 @@ class Elsewhere:
 
 @pytest.mark.parametrize("make_world", ["memory"], indirect=True)
 def test_an_election_elsewhere_decides_and_is_shown(make_world: MakeWorld, start_controller: StartController) -> None:
-    world, election = make_world(), Elsewhere()
+    world, election = make_world(second=SECOND), Elsewhere()
     election.holder = "another"
     controller = start_controller(world, "controller-a", election)
     assert json.loads(controller.page("/controller")[1])["leader"] == "another"
@@ -173,7 +176,7 @@ def test_an_election_elsewhere_decides_and_is_shown(make_world: MakeWorld, start
 @pytest.mark.parametrize("make_world", ["servers"], indirect=True)
 def test_another_takes_over_and_recovers(make_world: MakeWorld, start_controller: StartController) -> None:
     """The leader goes, another leads at once; the dead worker's run comes back after a lease."""
-    world = make_world()
+    world = make_world(second=SECOND)
     run = world.submit(world.sessions[0]).run
     worker = world.workers["w1"]
     first = start_controller(world, "controller-a")

@@ -1,6 +1,5 @@
 """Reconcile, relay, promotion, caps: what was forgotten comes back, what was only a race is not called a repair."""
 
-from datetime import timedelta
 
 import pytest
 
@@ -13,10 +12,10 @@ from oah.ports.broker import Release
 from oah.ports.dispatch import WorkspaceLimit
 from oah.services.caps import RecomputeCaps
 from oah.services.forget import ForgetWorkers
-from tests.model.world import LEASE, World
+from tests.model.world import LEASE, SECOND, World
 from tests.support.worlds import MakeWorld
 
-L = LEASE.total_seconds()
+L = LEASE / SECOND
 
 
 class Counted:
@@ -109,7 +108,7 @@ def test_another_run_starts_the_doubt_anew(make_world: MakeWorld) -> None:
 def test_holds_that_redis_forgot_come_back_and_end(make_world: MakeWorld) -> None:
     world = make_world()
     world.submit(world.sessions[0])
-    world.store.hold_session(world.sessions[0], None, HoldReason.BACKOFF, until_in=timedelta(seconds=5))
+    world.store.hold_session(world.sessions[0], None, HoldReason.BACKOFF, until_in=5 * SECOND)
     _lose(world)
     assert _lap(world) == 1
     assert _place(world) is Place.HELD

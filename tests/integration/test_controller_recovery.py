@@ -11,10 +11,10 @@ from oah.core.policy.recovery import Strategy
 from oah.errors import Unavailable
 from oah.ports.broker import Claimed
 from oah.services.cancel import cancel
-from tests.model.world import LEASE, Entry, World
+from tests.model.world import LEASE, SECOND, Entry, World
 from tests.support.worlds import MakeWorld
 
-L = LEASE.total_seconds()
+L = LEASE / SECOND
 
 
 def _run(world: World, run_id: RunId) -> Run:
@@ -166,7 +166,7 @@ def test_an_expired_lease_with_a_fresh_mark_comes_back_only_until_the_mark_is_st
     lease = world.broker.leases(world.leaders[0].epochs.refresh(), [run.session_id])[0]
     assert lease.place is Place.LEASED
     assert lease.life is not None
-    assert timedelta(seconds=L - 2.5) < lease.life < timedelta(seconds=L - 1.5)
+    assert (L - 2.5) * SECOND < lease.life < (L - 1.5) * SECOND
     world.advance(L - 1.5)
     world.lead(0)
     assert _run(world, run.id).status is RunStatus.QUEUED
@@ -208,7 +208,7 @@ def test_a_late_renewal_does_not_revive_a_lease_that_was_judged(make_world: Make
     worker = world.workers["w1"]
     world.advance(1.2)
     assert worker.living() == []
-    entry = Entry(_claimed(world, run), world.clock.boottime() - L, "running", agent=False)
+    entry = Entry(_claimed(world, run), world.clock.boottime() - LEASE.total_seconds(), "running", agent=False)
     worker.entries[run.session_id] = entry
     world.leaders[0].store.before["apply_recovery"] = worker.renew
     world.lead(0, "sweep")

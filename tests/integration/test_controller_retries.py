@@ -11,7 +11,7 @@ from oah.ports.broker import Ensure
 from oah.services.cancel import cancel
 from oah.services.requeue import requeue
 from oah.services.sessions import close
-from tests.model.world import LEASE, World
+from tests.model.world import LEASE, SECOND, World
 from tests.support.worlds import MakeWorld
 
 BACKOFF = timedelta(hours=1)
@@ -46,7 +46,7 @@ def period(world: World, seconds: float = 1.0) -> None:
 
 def pass_backoff(world: World) -> None:
     """The pause is over."""
-    world.pass_waits(BACKOFF.total_seconds() + 0.1)
+    world.pass_waits(BACKOFF / SECOND + 0.1)
     period(world, 0.1)
 
 
@@ -171,7 +171,7 @@ def test_a_worker_dies_between_the_settle_and_the_free(make_world: MakeWorld) ->
         a, b, c = submitted(world, session, order=order)
         fail(world, session, free_lost=True)
         world.kill("w1")
-        for _ in range(int(LEASE.total_seconds()) + 3):
+        for _ in range(int(LEASE / SECOND) + 3):
             period(world)
         pass_backoff(world)
         done = work(world, session, "w2")
@@ -186,7 +186,7 @@ def test_a_worker_dies_with_its_warm_agent_during_the_backoff(make_world: MakeWo
     a, b, c = submitted(world, session)
     fail(world, session, park=True)
     world.kill("w1")
-    for _ in range(int(LEASE.total_seconds()) + 3):
+    for _ in range(int(LEASE / SECOND) + 3):
         period(world)
     assert work(world, session, "w2") == [], "nobody's, and still held"
     pass_backoff(world)

@@ -15,7 +15,7 @@ from oah.core.model.session import HoldReason
 from oah.core.model.workspace import DEFAULT_WORKSPACE
 from oah.services.explain import diagnose, told, wait_reasons
 from oah.services.measure import MeasureQueues
-from tests.model.world import LEASE, World
+from tests.model.world import LEASE, SECOND, World
 from tests.support.worlds import MakeWorld
 
 SERVED = Lane("default", "shell")
@@ -71,7 +71,7 @@ def test_a_dead_owner_and_an_unheeded_cancel(world: World) -> None:
     world.store.cancel(run.id, None, by="somebody")
     world.workers["w1"].entries.clear()
     world.sql.execute(_long_ago(world))
-    world.advance(LEASE.total_seconds() + 1)
+    world.advance(LEASE / SECOND + 1)
     document = _told(world)
     for name in ("silent", "unheeded"):
         assert [(each["run_id"], each["worker_id"]) for each in document[name]] == [(run.id, worker_id)], name

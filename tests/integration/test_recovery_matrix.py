@@ -18,7 +18,7 @@ from oah.core.policy.recovery import Strategy
 from oah.ports.store import Accepted, NewRun, SubmitLimits
 from oah.services import submit
 from oah.services.cancel import cancel
-from tests.model.world import LEASE, World
+from tests.model.world import LEASE, SECOND, World
 from tests.support.worlds import MakeWorld
 
 MOST = 3
@@ -206,7 +206,7 @@ def _work_off(world: World) -> None:
 def test_the_matrix(make_world: MakeWorld, *, redis_lost: bool) -> None:
     world = make_world(strategy=Strategy.FAIL, max_attempts=0, sessions=0)
     since = _lose(world)
-    world.advance(LEASE.total_seconds() + 0.1)
+    world.advance(LEASE / SECOND + 0.1)
     if redis_lost:
         world.leaders[0].broker.fails.add("recover")
         world.lead(0, "audit")

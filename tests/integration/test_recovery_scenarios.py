@@ -7,10 +7,10 @@ from collections import Counter
 
 from oah.core.model.ids import RunId, SessionId
 from oah.core.model.run import RecoveryState, Run, RunStatus
-from tests.model.world import LEASE, SimWorker, World
+from tests.model.world import LEASE, SECOND, SimWorker, World
 from tests.support.worlds import MakeWorld
 
-L = LEASE.total_seconds()
+L = LEASE / SECOND
 
 
 def _run(world: World, run_id: RunId) -> Run:

@@ -13,7 +13,7 @@ from oah.ports.scaling import DecisionFilter, TargetState
 from oah.ports.telemetry import NullTelemetry
 from oah.services.scale import ScaleFleet, ScaleRules
 from oah.services.signals import PoolSignals
-from tests.model.world import LEASE, World
+from tests.model.world import LEASE, SECOND, World
 from tests.support.worlds import MakeWorld
 
 NAMES = ("w1", "w2", "w3", "w4")
@@ -77,7 +77,7 @@ def test_a_redis_that_lost_everything_makes_no_pool_smaller(make_world: MakeWorl
     report(world)
     passes(2)
     assert world.store.scale_decisions(DecisionFilter()).items == ()
-    world.advance(LEASE.total_seconds())
+    world.advance(LEASE / SECOND)
     passes(3)
     [decision] = world.store.scale_decisions(DecisionFilter()).items
     assert (decision.desired, set(decision.going)) == (1, {"w2", "w3", "w4"}), "once it is sure, the youngest"

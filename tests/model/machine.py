@@ -12,7 +12,7 @@ from oah.core.model.ids import SessionId
 from oah.core.model.run import OrderMode
 from oah.errors import LeaseError, Unavailable
 from oah.services.cancel import cancel
-from tests.model.world import LEASE, SimWorker, World
+from tests.model.world import LEASE, SECOND, SimWorker, World
 
 workers = st.sampled_from(["w1", "w2"])
 leaders = st.sampled_from([0, 1])
@@ -34,7 +34,7 @@ class Protocol(RuleBasedStateMachine):
     def begin(self) -> None:
         self.world = self.make()
         self.world.lead(0, "epoch")
-        self.world.advance(LEASE.total_seconds() + 0.1)
+        self.world.advance(LEASE / SECOND + 0.1)
 
     # --- users ---
 

@@ -51,9 +51,11 @@ from oah.services.start import StartRuns
 from tests.support.broker_audit import audit
 
 LANE = Lane("default", "shell")
-LEASE = timedelta(seconds=6)
-MARGIN = LEASE / 6
-BACKOFF = timedelta(seconds=3)
+SECOND = timedelta(seconds=10)
+"""What the world calls a second, in the time of servers: what a busy machine takes between two steps is little
+beside it."""
+LEASE = 6 * SECOND
+BACKOFF = 3 * SECOND
 MAX_RETRIES = 2
 GONE = (Unavailable, LeaseError)
 
@@ -127,7 +129,7 @@ class SimWorker:
         self.epochs = world.keeper()
         parts = (world.store, world.broker, self.epochs, NullTelemetry())
         self._claim = ClaimSessions(world.broker, self.epochs, NullTelemetry())
-        self._start = StartRuns(*parts, LEASE, HostBound(world.store, world.broker, LEASE))
+        self._start = StartRuns(*parts, world.lease, HostBound(world.store, world.broker, world.lease))
         self._settle = SettleRuns(*parts)
 
     def claim(self, *, want: int = 2, lost: bool = False) -> None:
@@ -137,7 +139,7 @@ class SimWorker:
             self.counter += 1
             order = claim_order.order(claim_order.View(self.lanes, 9), claim_order.Rules(), counter=self.counter)
             request = ClaimToken(world.ids.nonce())
-            self.pending = ClaimRequest(self.id, request, LEASE, self.counter, want, order)
+            self.pending = ClaimRequest(self.id, request, world.lease, self.counter, want, order)
         sent = world.clock.boottime()
         try:
             reply = self._claim(self.pending)
@@ -159,7 +161,7 @@ class SimWorker:
         """Start what is claimed and not too late; the rest goes back."""
         now = self.world.clock.boottime()
         waiting = [e for e in self.entries.values() if e.phase in ("claimed", "called")]
-        late = [e for e in waiting if now >= e.confirmed + (LEASE - MARGIN).total_seconds()]
+        late = [e for e in waiting if now >= e.confirmed + self.world.deadman_after]
         for entry in late:
             self._drop(entry)
         self._start.give_back([e.claimed for e in late])
@@ -253,7 +255,7 @@ class SimWorker:
 
     def _renew(self, table: list[Held], pending: list[ClaimToken]) -> RenewReply:
         return self.world.broker.renew(
-            self.epochs.current(), self.id, table, lease=LEASE, counter=self.counter, pending=pending
+            self.epochs.current(), self.id, table, lease=self.world.lease, counter=self.counter, pending=pending
         )
 
     def _renewed(self, table: list[Held], reply: RenewReply, sent: float) -> None:
@@ -301,7 +303,8 @@ class SimWorker:
         rows = {row.session_id: row for row in self.world.store.owners_of(sessions)}
         restores = [
             Restore(
-                s, self.id, e.claimed.token, e.phase == "parked", LANE, DEFAULT_WORKSPACE, ReadyClass.INTERACTIVE, LEASE
+                *(s, self.id, e.claimed.token, e.phase == "parked", LANE, DEFAULT_WORKSPACE),
+                *(ReadyClass.INTERACTIVE, self.world.lease),
             )
             for s, e in self.entries.items()
             if s in rows and rows[s].token == e.claimed.token
@@ -314,7 +317,7 @@ class SimWorker:
         """The host: a tree whose deadline has come is dead, and its worker knows."""
         now = self.world.clock.boottime()
         for entry in list(self.entries.values()):
-            if entry.agent and now >= entry.confirmed + (LEASE - MARGIN).total_seconds():
+            if entry.agent and now >= entry.confirmed + self.world.deadman_after:
                 self._drop(entry)
 
     def living(self) -> list[SessionId]:
@@ -391,8 +394,11 @@ class World:
         sessions: int = 3,
         strategy: recovery.Strategy = recovery.Strategy.REQUEUE_RUNNING,
         max_attempts: int = 50,
+        second: timedelta = SECOND,
     ) -> None:
         self.store, self.broker, self.sql, self.redis = store, broker, sql, redis
+        self.second, self.lease = second, 6 * second
+        self.deadman_after = (self.lease * 5 / 6).total_seconds()
         self.shift = 0.0
         self.clock = WorldClock(self)
         self.ids = SystemIds()
@@ -406,6 +412,9 @@ class World:
         """What profiles say about recovery, as far as leaders and starting workers know them."""
         self.leaders = [self._leader(f"leader-{n}", rules) for n in range(2)]
         self.snapshots: list[tuple[Any, float]] = []
+
+    def _ms(self, seconds: float) -> int:
+        return seconds * self.second // timedelta(milliseconds=1)
 
     def keeper(self) -> EpochKeeper:
         """A process's own belief."""
@@ -423,9 +432,9 @@ class World:
             epochs=epochs,
             rules=ControllerRules(
                 rules,
-                lease=LEASE,
-                margin=MARGIN,
-                relay_older_than=timedelta(seconds=2),
+                lease=self.lease,
+                margin=self.lease / 6,
+                relay_older_than=2 * self.second,
                 profiles=_Overrides(self.profiles),
             ),
             holder=holder,
@@ -439,8 +448,8 @@ class World:
         self.store.create_session(Session(session, DEFAULT_WORKSPACE, lane, SessionState.OPEN, datetime.now(UTC)))
 
     def advance(self, seconds: float) -> None:
-        """Time passes for everybody, in steps finer than the deadman's margin."""
-        ms = int(seconds * 1000)
+        """Time passes for everybody, in steps finer than the deadman's margin. `seconds` are the world's."""
+        ms = self._ms(seconds)
         self.redis.age(ms)
         self.sql.age(ms)
         self.shift += ms / 1000
@@ -448,9 +457,9 @@ class World:
             worker.deadman()
 
     def pass_waits(self, seconds: float) -> None:
-        """What waits for a moment has waited so long; for leases and marks no time has passed."""
-        self.redis.age_waits(int(seconds * 1000))
-        self.sql.age_waits(int(seconds * 1000))
+        """What waits for a moment has waited so long (the world's seconds); for leases and marks no time has passed."""
+        self.redis.age_waits(self._ms(seconds))
+        self.sql.age_waits(self._ms(seconds))
 
     def submit(
         self,
@@ -467,7 +476,7 @@ class World:
             DEFAULT_WORKSPACE,
             session,
             "work",
-            delay=timedelta(seconds=delay) if delay else None,
+            delay=delay * self.second if delay else None,
             order_mode=order,
             deadline_at=deadline_at,
         )
@@ -585,7 +594,7 @@ class World:
         owners = {row.session_id: row for row in self.store.owners_of(self.sessions)}
         for session, lease in zip(self.sessions, self.broker.leases(epoch, self.sessions), strict=True):
             owner = owners.get(session)
-            if owner is not None and owner.age < LEASE:
+            if owner is not None and owner.age < self.lease:
                 assert lease.place in (Place.LEASED, Place.PARKED), (session, lease)
                 assert lease.token == owner.token, (session, lease, owner)
                 self._check_hold(session, lease, queued.get(session))

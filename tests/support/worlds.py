@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ import pytest
 from oah.adapters.sql.store import open_store
 from oah.core.policy.recovery import Strategy
 from tests.model.stores import PostgresBehind, RedisBehind, SqliteBehind
-from tests.model.world import LEASE, World
+from tests.model.world import SECOND, World
 from tests.support.servers_redis import FakeServer
 
 
@@ -21,14 +22,19 @@ class MakeWorld(Protocol):
     """A fresh deployment whose shard has been open, and whose leaders have led, for a lease."""
 
     def __call__(
-        self, *, strategy: Strategy = Strategy.REQUEUE_RUNNING, max_attempts: int = 50, sessions: int = 3
+        self,
+        *,
+        strategy: Strategy = Strategy.REQUEUE_RUNNING,
+        max_attempts: int = 50,
+        sessions: int = 3,
+        second: timedelta = SECOND,
     ) -> World: ...
 
 
 def begun(world: World) -> World:
     """The first epoch is minted, and a lease has passed."""
     world.lead(0, "epoch")
-    world.advance(LEASE.total_seconds() + 0.1)
+    world.advance(world.lease / world.second + 0.1)
     return world
 
 
