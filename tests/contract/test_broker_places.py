@@ -410,7 +410,7 @@ def test_expire_lists_and_changes_nothing(desk: Desk, place: Place) -> None:
         (found,) = desk.broker.expire(desk.epoch, limit=9)
         assert (found.session_id, found.worker_id, found.token) == (S, W1, token)
         assert found.parked is (place is Place.PARKED)
-        assert SECOND < found.passed < 5 * SECOND
+        assert SECOND < found.passed < 60 * SECOND
     assert desk.place() is place
 
 

@@ -73,7 +73,7 @@ def waits(server: Any) -> None:
 def test_wait_ends_without_anything(broker: Broker, epoch: EpochId) -> None:
     began = time.monotonic()
     assert broker.wait(W1, [LANE], timeout=timedelta(seconds=0.3)) is None
-    assert 0.25 < time.monotonic() - began < 2
+    assert 0.25 < time.monotonic() - began < 20
 
 
 def test_work_wakes_one_of_two(redis_server: Any, desk: Desk, pool: ThreadPoolExecutor) -> None:

@@ -65,7 +65,7 @@ def test_one_deadline_bounds_all_of_a_call(receiver: Receiver, how: str) -> None
     receiver.answers = [getattr(receiver, how)]
     begun = time.monotonic()
     assert failed(OPEN.send(HttpCall(receiver.url, b"x", timeout=timedelta(seconds=0.5)))) is HttpFault.TIMEOUT
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
 
 
 def test_a_large_body_and_a_huge_answer_are_bounded(receiver: Receiver) -> None:

@@ -306,25 +306,27 @@ def test_a_demoted_server_refuses_and_is_left(own_server: RealServer) -> None:
 
 def test_a_stopped_server_is_not_waited_for_longer_than_said(own_server: RealServer) -> None:
     broker = own_server.broker(SHORT)
+    asking = own_server.broker(BrokerOptions(answer_timeout=timedelta(minutes=1), submit_timeout=SHORT.submit_timeout))
     desk = Desk(broker, open_epoch(broker), own_server.client())
     token = desk.take()
     desk.hear("x")
-    broker.enqueue(desk.epoch, [], quick=True)
+    asking.enqueue(desk.epoch, [], quick=True)
     own_server.signal(signal.SIGSTOP)
     began = time.monotonic()
     with pytest.raises(Unavailable) as caught:
         desk.renew(W1, (S, token))
     assert caught.value.code == "redis_timeout"
-    assert 0.4 < time.monotonic() - began < 2
+    assert 0.4 < time.monotonic() - began < 20
     began = time.monotonic()
     with pytest.raises(Unavailable):
-        broker.enqueue(desk.epoch, [Hear(SessionId("y"), RunId("r"), LANE, WS, INTERACTIVE)], quick=True)
+        asking.enqueue(desk.epoch, [Hear(SessionId("y"), RunId("r"), LANE, WS, INTERACTIVE)], quick=True)
     with pytest.raises(Unavailable):
-        broker.look([W1], quick=True)
-    assert time.monotonic() - began < 0.4
+        asking.look([W1], quick=True)
+    assert time.monotonic() - began < 20, "not for the minute that other calls have"
     own_server.signal(signal.SIGCONT)
     eventually(lambda: _caught(lambda: desk.renew(W1, (S, token))) is None, what="it answers again")
     broker.close()
+    asking.close()
 
 
 # lost replies

@@ -120,7 +120,7 @@ def test_writers_are_told_when_others_keep_the_file(clerk: Clerk, monkeypatch: p
             clerk.store.cancel(RunId("r0001"), None, by="x")
         with pytest.raises(Unavailable, match="busy"):
             clerk.store.mark(W1, table, timeout=timedelta(seconds=0.2))
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 12
         assert clerk.run("r0001").status is RunStatus.RUNNING, "readers go on"
         holder.execute("ROLLBACK")
     clerk.submit()

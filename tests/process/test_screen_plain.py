@@ -119,7 +119,7 @@ def test_a_sink_is_unverified_once(desk: Bench) -> None:
     begun = time.monotonic()
     result = desk.turn(agent, "hello")
     assert (result.status, result.delivery, result.output) == (DONE, Outcome.UNVERIFIED, "")
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 40
     swallowed = desk.directory / "swallowed"
     eventually(lambda: swallowed.read_text() == "hello\n", what="it was given once")
 
