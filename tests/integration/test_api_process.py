@@ -64,7 +64,7 @@ def test_requests_in_flight_are_answered_before_the_end(sqlite_url, tmp_path):
         api.server.stop(timedelta(seconds=10))
         eventually(lambda: api.state.stopping.is_set())
         go.append(1)
-        assert answer.result(10)["status"] == "queued"
+        assert answer.result(60)["status"] == "queued"
         assert api.server.join(timedelta(seconds=10))
         with pytest.raises(Unavailable):
             client.health()

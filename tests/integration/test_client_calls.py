@@ -156,7 +156,7 @@ def test_a_wait_survives_the_api_process(api):
         started = api.start(session)
         second = Server(create_app(api.context), port=port)
         second.start()
-        assert second.started.wait(10)
+        assert second.started.wait(60)
         assert second.failure is None
         try:
             api.settle(started)
@@ -351,7 +351,7 @@ def test_a_client_is_shared_by_threads(api):
     gate = threading.Barrier(8)
 
     def submit(index):
-        gate.wait(10)
+        gate.wait(60)
         return client.submit(session, str(index))["position"]
 
     with ThreadPoolExecutor(8) as pool:

@@ -354,7 +354,7 @@ def test_one_bad_member_stops_nobody(make_world: MakeWorld) -> None:
     def settle_one() -> None:
         world.store.apply_recovery([])
         row = rows[0]
-        world.store.mark(row.worker_id, [(row.session_id, row.token)], timeout=timedelta(seconds=2))
+        world.store.mark(row.worker_id, [(row.session_id, row.token)], timeout=timedelta(seconds=20))
 
     world.leaders[0].store.before["apply_recovery"] = settle_one
     world.lead(0, "sweep", "audit")

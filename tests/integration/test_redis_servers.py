@@ -243,7 +243,7 @@ def test_back_after_a_restart_with_nothing(own_server: RealServer) -> None:
     thread.start()
     eventually(lambda: own_server.client().info("clients")["blocked_clients"] == 1)
     own_server.stop()
-    thread.join(10)
+    thread.join(60)
     assert isinstance(waiting[0], Unavailable)
     with pytest.raises(Unavailable):
         desk.renew(W1, (S, token))

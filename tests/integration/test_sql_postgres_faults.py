@@ -88,7 +88,7 @@ def test_hn15_the_locked_read_waits_for_a_commit_that_is_in_flight(
         eventually(lambda: _waiting_for_a_lock(clerk), what="the read waits for the lock")
         assert not answer.done()
         proxy.release()
-        reply = answer.result(10)[0]
+        reply = answer.result(60)[0]
     assert isinstance(reply, Started) and reply.run.id == "a"
 
 
@@ -137,7 +137,7 @@ def test_a_connection_lost_before_the_commit_is_no_doubt(clerk: Clerk) -> None:
             " WHERE wait_event_type = 'Lock' AND datname = current_database()"
         )
         with pytest.raises(Unavailable) as lost:
-            starting.result(10)
+            starting.result(60)
         assert not isinstance(lost.value, InDoubt)
         holder.rollback()
     assert clerk.start().run.id == "a"
@@ -155,7 +155,7 @@ def test_hn2_what_was_cancelled_while_the_start_waited_is_not_started(clerk: Cle
         eventually(lambda: _waiting_for_a_lock(clerk), what="the start waits for the lock")
         holder.execute("UPDATE runs SET status = 'cancelled', ended_at = now() WHERE id = 's1-a'")
         holder.commit()
-        replies = starting.result(10)
+        replies = starting.result(60)
     assert [reply.run.id for reply in replies if isinstance(reply, Started)] == ["s1-b", "s2-a"]
 
 
@@ -171,7 +171,7 @@ def test_hn2_a_concurrent_activation_costs_its_session_only(clerk: Clerk) -> Non
             "UPDATE runs SET status = 'running', attempt = 1, claim_token = 't', worker_id = 'w' WHERE id = 's1-a'"
         )
         holder.commit()
-        one, two = starting.result(10)
+        one, two = starting.result(60)
     assert type(one).__name__ == "AlreadyActive"
     assert isinstance(two, Started) and two.run.id == "s2-a"
 
@@ -239,16 +239,16 @@ def test_a_stopped_holder_of_a_lock_is_ended_by_the_server(clerk: Clerk, monkeyp
     def freeze() -> None:
         with frozen._transaction([S1]) as transaction:  # type: ignore[attr-defined]
             locked.set()
-            thawed.wait(10)
+            thawed.wait(60)
             transaction.look(S1)
 
     with ThreadPoolExecutor(1) as pool:
         freezing = pool.submit(freeze)
-        assert locked.wait(5)
+        assert locked.wait(60)
         assert clerk.start().run.id == "a", "the lock was given back"
         thawed.set()
         with pytest.raises(Unavailable):
-            freezing.result(10)
+            freezing.result(60)
     frozen.close()
 
 

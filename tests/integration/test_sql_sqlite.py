@@ -95,7 +95,7 @@ def test_hm16_a_transaction_that_reads_first_is_not_refused(clerk: Clerk) -> Non
 
     def cancels(store: object, ids: list[str]) -> None:
         for run_id in ids:
-            barrier.wait(10)
+            barrier.wait(60)
             store.cancel(RunId(run_id), None, by="x")  # type: ignore[attr-defined]
 
     ids = [clerk.submit().id for _ in range(20)]
@@ -138,15 +138,15 @@ def test_the_mark_does_not_wait_for_this_processs_writers(clerk: Clerk) -> None:
         database = clerk.store._database._database  # type: ignore[attr-defined]
         taken = database._writer.raw_connection()
         entered.set()
-        leave.wait(10)
+        leave.wait(60)
         taken.close()
 
     with ThreadPoolExecutor(1) as pool:
         occupying = pool.submit(occupy)
-        assert entered.wait(5)
+        assert entered.wait(60)
         assert clerk.store.mark(W1, table, timeout=timedelta(seconds=1)).confirmed == {"s1"}
         leave.set()
-        occupying.result(10)
+        occupying.result(60)
 
 
 def test_a_commit_that_broke_off_is_in_doubt(clerk: Clerk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ def test_ten_runs_beside_a_hundred_thousand_of_another_workspace(valkey_server: 
         pool = Pool(broker, open_epoch(broker))
         found = flood(pool, big=100_000, small=10)
         assert found["p95"] < 3.0, found
-        assert pool.claim_seconds / pool.claims < 0.02, "a claim in a full queue"
+        assert pool.claim_seconds / pool.claims < 0.05, "a claim in a full queue"
 
 
 def test_a_flood_on_every_server(broker: Broker, epoch: EpochId) -> None:

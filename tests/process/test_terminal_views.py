@@ -114,7 +114,7 @@ def test_the_state_says_which_run_the_terminal_is_at(desk: Bench, pool: ThreadPo
     version = live.state().version
     waiting = pool.submit(live.wait, live.end, version, timedelta(seconds=10))
     assert agent.close(timedelta(0))
-    waiting.result(timeout=5)
+    waiting.result(timeout=60)
     assert live.state().ended
     assert desk.agents._around.lives.find(SESSION) is None
     with pytest.raises(AgentError) as refused:
@@ -137,7 +137,7 @@ def test_a_half_typed_line_at_a_prompt_is_never_fused_with_ours(desk: Bench, poo
     time_of_silence(live)
     assert not turn.done()
     live.type(b"d\r", SOON)
-    result = turn.result(timeout=10)
+    result = turn.result(timeout=60)
     assert (result.status, result.output.strip()) == (TurnStatus.COMPLETED, "by queue")
     assert "by hand" in live.screen().text
     live.type(b"rm -r", SOON)
@@ -164,7 +164,7 @@ def test_keys_wait_while_a_text_is_given(desk: Bench) -> None:
         thread = threading.Thread(target=person)
         thread.start()
         assert not typed.wait(0.2)
-    thread.join(5)
+    thread.join(60)
     assert typed.is_set()
     eventually(lambda: "> z" in agent.model.look().text or agent.model.look().text.count("z") > 0, what="the key shows")
     with terminal.typing, ThreadPoolExecutor(1) as other, pytest.raises(AgentError) as refused:

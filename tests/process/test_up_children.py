@@ -90,7 +90,7 @@ def test_what_was_killed_on_purpose_stays_dead(tmp_path: Path) -> None:
     fleet.start()
     pid = fleet.kill("mortal", signal.SIGKILL)
     assert pid == fleet["mortal"].pid
-    assert fleet["mortal"].wait(10) is not None
+    assert fleet["mortal"].wait(60) is not None
     assert fleet.restart_dead() == []
     fleet.stop(grace=5)
 

@@ -108,7 +108,7 @@ def start(short_tmp: Path) -> Iterator[Start]:
         left = up.descendants() if up.process.poll() is None else []
         if up.process.poll() is None:
             up.process.kill()
-            up.process.wait(10)
+            up.process.wait(60)
         for process in left:
             if process.is_running():
                 process.kill()

@@ -112,7 +112,7 @@ class KubeApi:
             self.over.set()
             self.server.shutdown()
             self.server.server_close()
-            self.thread.join(5)
+            self.thread.join(60)
 
     # --- what tests arrange -------------------------------------------------------------------------------------
 

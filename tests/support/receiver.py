@@ -143,7 +143,7 @@ def receiving(tls: ssl.SSLContext | None = None) -> Iterator[Receiver]:
         finally:
             made.released.set()
             server.shutdown()
-            thread.join(10)
+            thread.join(60)
 
 
 @pytest.fixture

@@ -300,14 +300,18 @@ STARTS = "SELECT coalesce(sum(attempt), 0) FROM runs"
 class Stuck:
     """Watches past every proxy what should not last. ``unlisted``: how long, in seconds, a session was leased in Redis
     that nobody works on (a claim whose answer was lost, a free that never came). ``idle``: how long nothing was started
-    although something could be, on a fleet with slots to spare."""
+    although something could be, on a fleet with slots to spare. A machine that stalls between two looks has given the
+    processes no more time than it has given these looks: of a gap `LONGEST_GAP` counts."""
+
+    LONGEST_GAP = 0.3
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="stuck", daemon=True)
         self._since: dict[tuple[str, str], float] = {}
-        self._starts: tuple[int, float] = (0, time.monotonic())
+        self._now = 0.0
+        self._starts: tuple[int, float] = (0, 0.0)
         self.unlisted = 0.0
         self.idle = 0.0
         self.looks = 0
@@ -318,12 +322,15 @@ class Stuck:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(10)
+        self._thread.join(60)
 
     def _watch(self) -> None:
         redis = self._scene.server.client()
         with self._scene.postgres.connect(self._scene.database) as database:
+            looked = time.monotonic()
             while not self._stop.wait(0.1):
+                before, looked = looked, time.monotonic()
+                self._now += min(looked - before, self.LONGEST_GAP)
                 self._look_at_leases(redis, database)
                 self._look_at_starts(database)
                 self.looks += 1
@@ -335,14 +342,14 @@ class Stuck:
             pipeline.hget(f"oah:{{0}}:session:{session}", "token")
         tokens = {(s, (t or b"").decode()) for s, t in zip(leased, pipeline.execute(), strict=True)}
         owned = {(s, t) for s, t in database.execute("SELECT session_id, claim_token FROM session_owners").fetchall()}
-        now = time.monotonic()
+        now = self._now
         self._since = {each: self._since.get(each, now) for each in tokens - owned}
         self.unlisted = max([self.unlisted, *(now - since for since in self._since.values())])
 
     def _look_at_starts(self, database: psycopg.Connection[Any]) -> None:
         waiting = database.execute(COULD_START).fetchall()[0][0]
         starts = int(database.execute(STARTS).fetchall()[0][0])
-        now = time.monotonic()
+        now = self._now
         if not waiting or starts != self._starts[0]:
             self._starts = (starts, now)
         self.idle = max(self.idle, now - self._starts[1])

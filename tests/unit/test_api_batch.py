@@ -50,7 +50,7 @@ class Gate:
     def __call__(self, runs):
         self.transactions.append([run.id for run in runs])
         self.entered.release()
-        assert self.open.wait(10)
+        assert self.open.wait(60)
         return [RequestError("bad") if run.id.startswith("bad") else accept(run) for run in runs]
 
 
@@ -82,8 +82,8 @@ def test_who_comes_during_a_commit_shares_the_next_one():
         others = [pool.submit(these.submit, [new(f"b{index}")]) for index in range(6)]
         eventually(lambda: waiting(these) == 6)
         gate.open.set()
-        assert first.result(10)[0].run.id == "a"
-        assert [other.result(10)[0].run.id for other in others] == [f"b{index}" for index in range(6)]
+        assert first.result(60)[0].run.id == "a"
+        assert [other.result(60)[0].run.id for other in others] == [f"b{index}" for index in range(6)]
     assert len(gate.transactions) == 2
     assert sorted(gate.transactions[1]) == [f"b{index}" for index in range(6)]
     assert len(heard) == 7
@@ -98,9 +98,9 @@ def test_the_lead_is_handed_on_so_that_nobody_serves_the_others_for_ever():
         others = [pool.submit(these.submit, [new(f"b{index}")]) for index in range(5)]
         eventually(lambda: waiting(these) == 5)
         gate.open.set()
-        first.result(10)
+        first.result(60)
         for other in others:
-            other.result(10)
+            other.result(60)
     assert [len(transaction) for transaction in gate.transactions] == [1, 2, 2, 1]
     assert not these.busy
 

@@ -126,7 +126,7 @@ def test_a_hook_that_hangs_is_killed_with_what_it_started() -> None:
     sleep = f"sleep {nap(7601)}"
     answer = call(hook("sh", "-c", f"trap '' TERM; {sleep} & echo hung; {sleep}", seconds=0.5))
     assert (answer.reason, answer.output) == ("timeout", "hung\n")
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
     eventually(lambda: napping(7601) == [], what="what it started is gone")
 
 

@@ -35,7 +35,7 @@ def probe(reasons: list[str]) -> Iterator[Probe]:
         pages={"/decisions": _page, "/away": _away},
     )
     component.start()
-    assert component.started.wait(5)
+    assert component.started.wait(60)
     yield component
     component.stop(timedelta(0))
     assert component.join(timedelta(seconds=5))
@@ -81,7 +81,7 @@ def test_an_address_that_is_taken_ends_it_with_a_reason(probe: Probe) -> None:
     assert probe.address is not None
     second = Probe(host="127.0.0.1", port=probe.address[1], reasons=list, metrics=lambda: (b"", "text/plain"))
     second.start()
-    assert second.started.wait(5)
+    assert second.started.wait(60)
     assert second.join(timedelta(seconds=5))
     assert isinstance(second.failure, Unavailable)
     assert second.failure.code == "address_taken"

@@ -58,6 +58,6 @@ def test_a_stop_is_a_sigterm_and_a_stop_without_grace_kills(tmp_path: Path) -> N
 def test_what_cannot_be_started_is_tried_again() -> None:
     made = ChildProcess("child", lambda _: ("/no/such/program",), env=dict, clock=SystemClock(), backoff=SOON)
     made.start()
-    assert made.started.wait(10)
+    assert made.started.wait(60)
     made.stop(GRACE)
     assert made.join(GRACE) and made.failure is None

@@ -38,9 +38,9 @@ class Part(ThreadComponent):
         if self.leaves:
             return
         if self.fails == "later":
-            self.let_fail.wait(10)
+            self.let_fail.wait(60)
             raise Broken("bug")
-        (self.let_end if self.deaf else self.stopping).wait(10)
+        (self.let_end if self.deaf else self.stopping).wait(60)
         self.journal.append(f"-{self.name}")
 
 
@@ -120,7 +120,7 @@ def test_hurry_takes_the_grace_away() -> None:
     class Slow(Part):
         def run(self) -> None:
             self.serving()
-            self.stopping.wait(10)
+            self.stopping.wait(60)
             assert self.grace > timedelta(seconds=5)
             self.journal.append("draining")
             eventually(lambda: self.grace == timedelta(0))
@@ -133,7 +133,7 @@ def test_hurry_takes_the_grace_away() -> None:
     stopper.start()
     eventually(lambda: journal == ["draining"])
     group.hurry()
-    stopper.join(10)
+    stopper.join(60)
     assert journal == ["draining", "hurried"]
 
 
@@ -170,7 +170,7 @@ def test_a_signal_that_the_system_gave_to_another_thread_is_answered_while_the_m
         taker = threading.Thread(target=take_it)
         taker.start()
         about_to_wait.set()
-        assert drained.wait(5)
+        assert drained.wait(60)
         taker.join()
 
 

@@ -153,7 +153,7 @@ def test_a_real_loop_stops_while_it_waits_for_an_hour() -> None:
     done = threading.Event()
     loop = Loop("test", done.set, interval=timedelta(hours=1), clock=StillClock())
     loop.start()
-    assert done.wait(10)
+    assert done.wait(60)
     loop.stop(timedelta(0))
     assert loop.join(timedelta(seconds=10))
     assert loop.failure is None
@@ -169,7 +169,7 @@ def test_a_real_loop_that_fails_stops_while_it_backs_off() -> None:
     hour = timedelta(hours=1)
     loop = Loop("test", work, interval=hour, clock=StillClock(), backoff=Backoff(first=hour, cap=hour))
     loop.start()
-    assert failed.wait(10)
+    assert failed.wait(60)
     loop.stop(timedelta(0))
     assert loop.join(timedelta(seconds=10))
 
@@ -179,9 +179,9 @@ def test_a_real_loop_is_woken() -> None:
     left = iter(passes)
     loop = Loop("test", lambda: next(left).set(), interval=timedelta(hours=1), clock=StillClock())
     loop.start()
-    assert passes[0].wait(10)
+    assert passes[0].wait(60)
     loop.wake()
-    assert passes[1].wait(10)
+    assert passes[1].wait(60)
     loop.stop(timedelta(0))
     assert loop.join(timedelta(seconds=10))
 
@@ -189,13 +189,13 @@ def test_a_real_loop_is_woken() -> None:
 class Once(ThreadComponent):
     def run(self) -> None:
         self.serving()
-        self.stopping.wait(10)
+        self.stopping.wait(60)
 
 
 def test_a_component_starts_once() -> None:
     component = Once("once")
     component.start()
-    assert component.started.wait(10)
+    assert component.started.wait(60)
     with pytest.raises(Broken):
         component.start()
     component.stop(SECOND)

@@ -23,7 +23,7 @@ class Part(ThreadComponent):
         self.journal.append("+")
         if self.fails:
             raise Broken("bug")
-        self.stopping.wait(10)
+        self.stopping.wait(60)
         self.journal.append("-")
 
 
@@ -45,7 +45,7 @@ def test_it_repeats_until_the_store_is_there() -> None:
 
     prelude = _prelude(prepare, journal)
     prelude.start()
-    assert prelude.started.wait(10)
+    assert prelude.started.wait(60)
     eventually(lambda: prelude.prepared)
     assert journal == ["?", "?", "?", "+"]
     prelude.stop(TEN)
@@ -62,7 +62,7 @@ def test_it_stops_while_the_store_is_away() -> None:
     journal: list[str] = []
     prelude = _prelude(prepare, journal)
     prelude.start()
-    assert prelude.started.wait(10)
+    assert prelude.started.wait(60)
     prelude.stop(timedelta(0))
     assert prelude.join(TEN)
     assert prelude.failure is None

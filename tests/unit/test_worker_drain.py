@@ -100,7 +100,7 @@ def test_a_start_under_way_when_the_drain_begins_is_given_back() -> None:
     for engine in of._engines:
         engine.start()
     of._claimer.hint()
-    assert begun.wait(5)
+    assert begun.wait(60)
     of._drain()
     assert store.called("release") == 1 and len(of.table) == 0
 

@@ -44,7 +44,7 @@ def test_workers_that_start_at_once_never_fight_for_a_port() -> None:
     assert len(set(ports)) == 6
     for endpoint, thread in zip(endpoints, threads, strict=True):
         endpoint.interrupt()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 

@@ -37,7 +37,7 @@ class WarmAgent:
 
     def close(self, grace: timedelta) -> bool:
         self.closed.set()
-        return self.may_close.wait(10)
+        return self.may_close.wait(60)
 
 
 class Stubborn(WarmAgent):
@@ -116,13 +116,13 @@ def test_whoever_wants_the_session_waits_until_its_old_tree_is_gone() -> None:
     store.put(SessionId("s"), T, agent)
     keeper = threading.Thread(target=store.end, args=([SessionId("s")],))
     keeper.start()
-    assert agent.closed.wait(10)
+    assert agent.closed.wait(60)
     taken: list[object] = []
     slot = threading.Thread(target=lambda: taken.append(store.take(SessionId("s"))))
     slot.start()
     assert taken == [] and slot.is_alive()
     agent.may_close.set()
-    keeper.join(10)
-    slot.join(10)
+    keeper.join(60)
+    slot.join(60)
     eventually(lambda: taken == [None])
     assert told.ended == [(SessionId("s"), True)]

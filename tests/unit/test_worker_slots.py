@@ -37,7 +37,7 @@ class Desk:
 
     def _execute(self, work: Any) -> None:
         work.begun.set()
-        assert work.over.wait(10)
+        assert work.over.wait(60)
 
     def _free(self) -> None:
         self.freed += 1
@@ -54,7 +54,7 @@ class Desk:
         work = Work(weight)
         self.all.append(work)
         self.slots.assign(work)  # type: ignore[arg-type]
-        assert work.begun.wait(5)
+        assert work.begun.wait(60)
         return work
 
     def end(self, *works: Work) -> None:
