@@ -138,8 +138,6 @@ def test_a_redis_without_room_stops_dispatch_and_nothing_else(scene: Scene) -> N
         scene.server.client().config_set("maxmemory", 0)
         freed = time.monotonic()
         act.wait_terminal(later, within=30)
-        print(
-            f"slowest submit {max(took):.3f} s; all done {time.monotonic() - freed:.2f} s after there was room"
-        )
+        print(f"slowest submit {max(took):.3f} s; all done {time.monotonic() - freed:.2f} s after there was room")
         assert median(took) < 1
         act.untouched(later)

@@ -145,6 +145,41 @@ def test_a_half_typed_line_at_a_prompt_is_never_fused_with_ours(desk: Bench, poo
     assert desk.turn(agent, "echo fine").output.strip() == "fine"
 
 
+@pytest.mark.parametrize("profile", ["shell", "python"])
+def test_a_text_waits_for_what_a_person_has_begun_at_the_prompt(
+    desk: Bench, pool: ThreadPoolExecutor, profile: str
+) -> None:
+    """A program may throw away what it is sent before it asks for a line."""
+    agent = desk.open(profile)
+    live = live_of(desk)
+    marked = desk.directory / f"hand-{profile}"
+    text = "echo by queue" if profile == "shell" else "print('by queue')"
+    for _ in range(3):  # a line of a person that is short, or no line of the program's at all
+        live.type(b"true\r", SOON)
+        result = desk.turn(agent, text)
+        assert (result.status, result.output.strip()) == (TurnStatus.COMPLETED, "by queue")
+    if profile == "shell":
+        live.type(f"until [ -e {marked} ]; do sleep 0.05; done; echo by hand\r".encode(), SOON)
+        turn = pool.submit(desk.turn, agent, text)
+        eventually(lambda: live.state().run_id is not None, what="bound")
+        time_of_silence(live)
+        assert not turn.done()
+        marked.touch()
+        result = turn.result(timeout=60)
+        assert (result.status, result.output.strip()) == (TurnStatus.COMPLETED, "by queue")
+        assert "by hand" in live.screen().text
+
+
+def test_what_a_person_lets_run_at_the_prompt_is_not_disturbed(desk: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oah.adapters.pty.marker_agent._PATIENCE", 0.3)
+    agent = desk.open("shell")
+    live_of(desk).type(b"for i in 1 2 3\r", SOON)  # it waits for the rest
+    result = desk.turn(agent, "echo by queue")
+    assert (result.error_code, result.keep_warm) == ("composer_not_empty", True)
+    live_of(desk).type(b"\x03", SOON)
+    assert desk.turn(agent, "echo fine").output.strip() == "fine"
+
+
 def time_of_silence(live: Live) -> None:
     """Nothing comes for a while."""
     live.wait(live.end, live.state().version, timedelta(seconds=0.4))

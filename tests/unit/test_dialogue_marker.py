@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from oah.core.dialogue.marker import Ended, begin_pattern, end_pattern, ended, injection, input_fault
+from oah.core.dialogue.marker import Ended, begin_pattern, end_pattern, ended, injection, input_fault, prompt_pattern
 
 
 def test_markers_are_found_only_with_nonce_turn_and_escape() -> None:
@@ -15,6 +15,13 @@ def test_markers_are_found_only_with_nonce_turn_and_escape() -> None:
     for other in ("\x1b]7337;abd;3;0\x07", "\x1b]7337;abc;4;0\x07", "]7337;abc;3;0\x07", "\x1b]7337;abc;3;begin\x07"):
         assert pattern.search(other) is None
     assert re.search(begin_pattern("abc", 3), "\x1b]7337;abc;3;begin\x07")
+
+
+def test_a_prompt_is_that_of_any_turn_and_no_beginning() -> None:
+    pattern = re.compile(prompt_pattern("abc"))
+    assert pattern.search("text\x1b]7337;abc;3;12;6869\x07") and pattern.search("\x1b]7337;abc;0;0\x07")
+    for other in ("\x1b]7337;abd;3;0\x07", "]7337;abc;3;0\x07", "\x1b]7337;abc;3;begin\x07"):
+        assert pattern.search(other) is None
 
 
 def test_broken_messages_are_no_message() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oah.core.dialogue.draft import draft_after
+from oah.core.dialogue.draft import draft_after, gives
 from oah.core.dialogue.frames import Note, Output, Snapshot, decoded, encoded, size_of
 from oah.core.dialogue.tape import Tape
 
@@ -81,3 +81,8 @@ def test_a_half_typed_line_is_noticed_and_forgotten_with_its_end() -> None:
     for end in (b"\r", b"\n", b"\x03", b"\x15"):
         assert draft_after(draft, end) == 0
     assert draft_after(0, b"\x7f") == 0
+
+
+def test_only_a_line_that_is_given_has_the_program_at_work() -> None:
+    assert all(gives(keys) for keys in (b"ls\r", b"\n", b"sleep 9\x03"))
+    assert not any(gives(keys) for keys in (b"", b"rm -r", b"\x15", b"\x04", b"\x7f"))

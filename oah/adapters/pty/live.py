@@ -14,7 +14,7 @@ from typing import Protocol
 
 from oah.adapters.pty.screen import ScreenModel
 from oah.adapters.pty.terminal import PtyTerminal
-from oah.core.dialogue.draft import draft_after
+from oah.core.dialogue.draft import draft_after, gives
 from oah.core.dialogue.frames import Snapshot
 from oah.core.dialogue.screen import Screen
 from oah.core.model.ids import SessionId
@@ -157,6 +157,8 @@ class Live:
             raise AgentError("a text is being given to the program; nothing was typed", code="typing_busy")
         try:
             terminal.pressed_at = time.monotonic()
+            if gives(data):
+                terminal.given_at = terminal.end
             terminal.write(data, timedelta(seconds=max(min(end - time.monotonic(), 0.5), 0.05)))
             terminal.draft = draft_after(terminal.draft, data)
         finally:

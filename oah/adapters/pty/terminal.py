@@ -55,6 +55,8 @@ class PtyTerminal:
         """When a person typed last (monotonic seconds)."""
         self.draft = 0
         """Characters of a line that a person may have left unfinished, for programs that show none."""
+        self.given_at: int | None = None
+        """Offset of what came first after a person had given a line-wise program a line; None: it has asked since."""
         self._dropped = 0
         self._line = 0
         self._ended = False

@@ -3,9 +3,18 @@ composer."""
 
 from __future__ import annotations
 
+import re
+
 _ENDS = b"\r\n\x03\x04\x15"
 """Return, newline, ^C, ^D, ^U: afterwards the line is empty."""
 _BACK = b"\x08\x7f"
+_GIVEN = re.compile(rb"[\r\n\x03]")
+
+
+def gives(keys: bytes) -> bool:
+    """Whether a line-wise program gets something to do by these keys. It asks for the next line when that is done, and
+    may throw away what it was sent before."""
+    return _GIVEN.search(keys) is not None
 
 
 def draft_after(draft: int, data: bytes) -> int:

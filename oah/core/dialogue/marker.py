@@ -34,6 +34,11 @@ def end_pattern(nonce: str, turn: int) -> str:
     return f"\\x1b\\]7337;{_safe(nonce)};{turn};([0-9]{{1,3}})(?:;([0-9a-f]*))?\\x07"
 
 
+def prompt_pattern(nonce: str) -> str:
+    """Pattern of any marker that says that the program has read nothing yet of what comes next."""
+    return f"\\x1b\\]7337;{_safe(nonce)};[0-9]+;[0-9]{{1,3}}(?:;[0-9a-f]*)?\\x07"
+
+
 def ended(status: str, message: str | None) -> Ended:
     """From the groups of `end_pattern`."""
     try:
