@@ -170,7 +170,8 @@ class MailboxStore(Protocol):
     def create_mailbox(self, new: NewMailbox, *, most: int | None = None) -> Created:
         """Idempotent by address; the first ttl, limit and description stand. One that has expired is replaced by a new
         one, whose messages are none of the old. Concurrent calls: exactly one is told ``new``. Raises LimitReached
-        ``mailboxes_full`` where the workspace has ``most`` of them, NotFound for an unknown workspace."""
+        ``mailboxes_full`` where ``most`` of the workspace live (those of sessions do not count), at the cost of a
+        look at a count; NotFound for an unknown workspace."""
         ...
 
     def mailbox(self, workspace_id: WorkspaceId, address: str) -> Mailbox:

@@ -18,6 +18,7 @@ from oah.adapters.sql.agent_mail import senders_of
 from oah.adapters.sql.agent_messages import number_for_agent
 from oah.adapters.sql.aggregate import Aggregate, Transaction
 from oah.adapters.sql.mail_groups import give_back
+from oah.adapters.sql.mail_room import count, erase
 from oah.adapters.sql.mail_rows import among, lives, lock_mailboxes, moment, remove, replace_keys, touch
 from oah.adapters.sql.mail_tables import (
     group_cursors,
@@ -170,9 +171,11 @@ class MailSweeps(Aggregate):
             if len(ids) < limit:
                 for table in (group_leases, group_cursors, message_keys):
                     connection.execute(delete(table).where(table.c.mailbox_id == name))
-                connection.execute(delete(mailboxes).where(mailboxes.c.id == name))
+                less = erase(connection, name)
                 done.mailboxes += 1
                 done.gone.append(box.id)
+                if less:
+                    count(transaction, box.workspace_id, -less)
         return len(ids)
 
     def _forget(self, limit: int) -> None:

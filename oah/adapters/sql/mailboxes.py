@@ -9,6 +9,7 @@ from sqlalchemy import Connection, exists, func, select, update
 
 from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.columns import MICROSECOND, age_us, later, now
+from oah.adapters.sql.mail_room import admit, count, uncount
 from oah.adapters.sql.mail_rows import ALIVE, MAILBOX, TOMB, among, expired, lives, mailbox_of, missing, moment
 from oah.adapters.sql.mail_tables import mailboxes
 from oah.adapters.sql.pages import LONGEST
@@ -16,7 +17,7 @@ from oah.adapters.sql.tables import workspaces
 from oah.adapters.sql.text import require_sound
 from oah.core.model.ids import MailboxId, WorkspaceId
 from oah.core.model.mailbox import Mailbox
-from oah.errors import Broken, Conflict, InvalidRequest, LimitReached, NotFound
+from oah.errors import Broken, Conflict, InvalidRequest, NotFound
 from oah.ports.mailboxes import Created, Head, MailFigures, NewMailbox
 from oah.ports.rows import Page
 
@@ -33,6 +34,7 @@ class Mailboxes(Aggregate):
         with self._transaction() as transaction:
             connection = transaction.connection
             self._database.by_index(connection)
+            change = 1
             for _ in range(TRIES):
                 found = connection.execute(
                     select(*MAILBOX).where(*_named(new.workspace_id, new.address)).with_for_update(key_share=True)
@@ -41,11 +43,12 @@ class Mailboxes(Aggregate):
                     there = mailbox_of(found)
                     if lives(there, moment(connection)):
                         return Created(there, new=False)
-                    _entomb(connection, there)
-                _require_room(connection, new.workspace_id, most)
+                    change -= _entomb(connection, there)
+                _require_workspace(connection, new.workspace_id)
                 transaction.insert_or_ignore(mailboxes, **_row(new))
                 made = connection.execute(select(*MAILBOX).where(mailboxes.c.id == new.id)).first()
                 if made is not None:
+                    admit(transaction, new.workspace_id, change, most)
                     return Created(mailbox_of(made), new=True)
         raise Broken(f"mailbox {new.address} is made and deleted all the time")
 
@@ -103,7 +106,7 @@ class Mailboxes(Aggregate):
                 return False
             if row.session_id is not None:
                 raise Conflict(f"{address} is the mailbox of a session: it goes with it", code="session_mailbox")
-            _entomb(connection, mailbox_of(row))
+            count(transaction, workspace_id, -_entomb(connection, mailbox_of(row)))
         return True
 
     def heads(self, mailboxes_: Sequence[MailboxId]) -> Mapping[MailboxId, Head]:
@@ -149,25 +152,20 @@ def _row(new: NewMailbox) -> dict[str, object]:
         "max_messages": new.max_messages,
         "created_at": now(),
         "expires_at": None if ttl is None else later(ttl // MICROSECOND),
+        "counted": new.session_id is None,
     }
 
 
-def _require_room(connection: Connection, workspace_id: WorkspaceId, most: int | None) -> None:
+def _require_workspace(connection: Connection, workspace_id: WorkspaceId) -> None:
     if not connection.execute(select(exists().where(workspaces.c.id == workspace_id))).scalar():
         raise NotFound(f"no workspace {workspace_id}")
-    if most is None:
-        return
-    nth = select(mailboxes.c.id).where(mailboxes.c.workspace_id == workspace_id).order_by(mailboxes.c.address)
-    if connection.execute(nth.offset(most - 1).limit(1)).first() is not None:
-        raise LimitReached(
-            f"workspace {workspace_id} has {most} mailboxes", code="mailboxes_full", hint="delete some, or wait"
-        )
 
 
-def _entomb(connection: Connection, mailbox: Mailbox) -> None:
-    """A locked one is dead from now on, under a name that nobody can ask for."""
+def _entomb(connection: Connection, mailbox: Mailbox) -> int:
+    """A locked one is dead from now on, under a name that nobody can ask for; how many less are counted."""
     connection.execute(
         update(mailboxes)
         .where(mailboxes.c.id == mailbox.id)
         .values(address=f"{mailbox.address}{TOMB}{mailbox.id}", expires_at=moment(connection))
     )
+    return uncount(connection, mailbox.id)
