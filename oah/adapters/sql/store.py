@@ -16,6 +16,7 @@ from oah.adapters.sql.dead_letters import DeadLetters
 from oah.adapters.sql.deliveries import Deliveries
 from oah.adapters.sql.events import Events
 from oah.adapters.sql.executions import Executions
+from oah.adapters.sql.firings import Firings
 from oah.adapters.sql.jobs import Jobs
 from oah.adapters.sql.keys import Keys
 from oah.adapters.sql.limits import Limits
@@ -88,6 +89,7 @@ class SqlStore(
     Rollouts,
     Pauses,
     Schedules,
+    Firings,
 ):
     """Everything the port asks for, over one database."""
 

@@ -294,6 +294,12 @@ class Batch:
         return Accepted(run, lane, ReadyClass(run.run_class.value), due_in, number, replayed)
 
 
+def submit_within(sql: Statements, new: NewRun, limits: SubmitLimits) -> Accepted | RequestError:
+    """One run in a transaction of others. What the database refuses of it is raised."""
+    member = checked(new)
+    return Batch(sql, [member], limits).run()[0] if isinstance(member, Member) else member
+
+
 class Submits(Aggregate):
     """``submit`` and ``heard``."""
 
