@@ -113,9 +113,9 @@ class ScreenAgent(PtyAgent):
                 raise self._not_ready(f"not ready after {self.profile.ready.total_seconds():g} s")
 
     def _place(self, screen: ScreenTerminal) -> Place:
-        turn = self.rules.turn
+        turn, reading = self.rules.turn, screen.read()
         blind = self.rules.injection.blind
-        return place(screen.read(), quiet=screen.quiet, settle=turn.settle, rules=turn, blind=blind)
+        return place(reading, quiet=screen.stood(reading), settle=turn.settle, rules=turn, blind=blind)
 
     def _is_released(self, screen: ScreenTerminal, waited: timedelta) -> bool:
         """A start that no rule recognises counts as ready one day; what it shows is asked about in the first turn. One

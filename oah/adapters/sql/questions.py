@@ -22,7 +22,7 @@ from oah.core.model.event import EventType
 from oah.core.model.ids import WorkerId
 from oah.core.model.run import Run, RunStatus, Step
 from oah.errors import Conflict, NotFound
-from oah.ports.questions import Asked, AskReply, Resumed
+from oah.ports.questions import TERMINAL, Asked, AskReply, Resumed
 from oah.ports.rows import RunFence
 from oah.ports.steps import Inside, NewStep, StepKind, StepOutcome
 
@@ -65,7 +65,7 @@ class Questions(Steps):
             if step.number != number:
                 raise Conflict(f"question {number} is over; the run asks question {step.number}", code="question_over")
             if "answer" in step.data:
-                raise Conflict(f"question {number} is answered already", code="already_answered")
+                raise Conflict(_why_answered(number, step.data["answer"]), code="already_answered")
             given = {"text": answer, "by": inside.by, "at": transaction.stamp()}
             change_step(transaction, run.id, number, {"data": {**step.data, "answer": given}, "deadline_at": None})
             return run.worker_id
@@ -155,6 +155,12 @@ def _given(transaction: Transaction, run: Run, step: Step) -> dict[str, Any] | N
     if found is None and "children" in step.data and not parents_of_live(transaction.connection, [run.id]):
         return {"text": "", "by": "children"}
     return found
+
+
+def _why_answered(number: int, given: Mapping[str, Any]) -> str:
+    if given.get("by") != TERMINAL:
+        return f"question {number} is answered already"
+    return f"question {number} has left the program's screen: it was answered there, or the program answered it itself"
 
 
 def _end_waits(transaction: Transaction, run: Run) -> None:

@@ -9,7 +9,8 @@ Tables of the profile (`kind = "screen"`), all but `screen.composer.start` optio
 * ``[screen.composer]`` ``start``, ``above``, ``end``, ``never``, ``hints``, ``footer``, ``at_cursor``, ``stacked``: see
   `reading.ComposerRule`.
 * ``[[screen.dialogs]]`` ``name``, ``kind``, ``lines``, ``choice``, ``free``, ``offers`` (key = words), ``top``,
-  ``inside``, ``end``, ``at_cursor``: see `reading.DialogRule`; ``keys``: what to type for a choice (default: its key).
+  ``inside``, ``end``, ``at_cursor``, ``ticks``: see `reading.DialogRule`; ``keys``: what to type for a choice (default:
+  its key).
 * ``[screen.submit]`` ``key``, ``clear``, ``commands``, ``words``, ``guard``, ``multiline``, ``placeholders``,
   ``blind``, ``window_seconds``, ``patience_seconds``: see `injection.InjectionRules`.
 * ``[screen.reply]`` ``echo``, ``begin``, ``noise``, ``stop``, ``trim``: see `reply.ReplyRules`.
@@ -209,6 +210,7 @@ def _dialog(table: _Table, patterns: _Patterns, keys: dict[str, Mapping[str, str
         inside=patterns.one(table.take("inside", str, "")),
         end=patterns.one(table.take("end", str, "")),
         at_cursor=table.flag("at_cursor"),
+        ticks=patterns.all(table.texts("ticks")),
     )
     if not rule.lines:
         raise table.missing("lines")
