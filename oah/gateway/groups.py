@@ -56,7 +56,7 @@ class Group:
         self._limit = 1
         self._gathered = False
         self._pump = Pump(mail.loop, self._work)
-        self._unwatch = mail.watch(mailbox.id, self._told)
+        self._unwatch = mail.watch(mailbox.id, self._told, seen=mailbox)
 
     def join(self, subscription: Subscription) -> None:
         """One more member."""

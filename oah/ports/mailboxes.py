@@ -236,8 +236,9 @@ class MailboxStore(Protocol):
         """Delete all, the delayed ones too; how many. Raises NotFound, Conflict ``session_mailbox``."""
         ...
 
-    def heads(self, mailboxes: Sequence[MailboxId]) -> Mapping[MailboxId, Head]:
-        """One statement for all that a process has subscribers of."""
+    def heads(self, known: Mapping[MailboxId, Head | None]) -> Mapping[MailboxId, Head]:
+        """What has become of all that a process has readers of, in one statement: those that are not as they were
+        known (None: not at all). What has expired, was deleted or never was is gone, also when that is known."""
         ...
 
     def lease_messages(

@@ -91,7 +91,7 @@ WORK = {
     "extend": lambda mail: mail.store.extend_leases("h1", lease=MINUTE),
     "release": lambda mail: mail.store.release_holder("h2"),
     "delete": lambda mail: mail.store.delete_message(BOX, 60_000),
-    "heads": lambda mail: mail.store.heads([BOX, *(MailboxId(f"mbx_{n}") for n in range(1, 20))]),
+    "heads": lambda mail: mail.store.heads(dict.fromkeys([BOX, *(MailboxId(f"mbx_{n}") for n in range(1, 20))])),
     "create": lambda mail: mail.store.create_mailbox(mail.new_box("another"), most=2_000),
     "create too many": lambda mail: refused(mail, most=1_000),
     "sweep": lambda mail: mail.store.sweep_mail(limit=10),

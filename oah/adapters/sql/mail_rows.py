@@ -40,7 +40,7 @@ MAILBOX: tuple[ColumnElement[Any], ...] = tuple(
         mailboxes,
         (
             "id", "workspace_id", "address", "public", "description", "session_id", "ttl_ms", "max_messages",
-            "last_seq", "messages", "created_at", "expires_at",
+            "last_seq", "messages", "turn", "created_at", "expires_at",
         ),
     )
 )  # fmt: skip
@@ -69,6 +69,7 @@ def mailbox_of(row: Any) -> Mailbox:
         max_messages=row.max_messages,
         last_seq=row.last_seq,
         messages=row.messages,
+        turn=row.turn,
         created_at=required(row.created_at),
         expires_at=row.expires_at,
     )

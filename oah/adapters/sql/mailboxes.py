@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 
 from sqlalchemy import Connection, exists, func, select, update
 
 from oah.adapters.sql.aggregate import Aggregate
-from oah.adapters.sql.columns import MICROSECOND, age_us, later, now
+from oah.adapters.sql.columns import MICROSECOND, later, now
+from oah.adapters.sql.mail_heads import heads_since
 from oah.adapters.sql.mail_room import admit, count, uncount
-from oah.adapters.sql.mail_rows import ALIVE, MAILBOX, TOMB, among, expired, lives, mailbox_of, missing, moment
+from oah.adapters.sql.mail_rows import ALIVE, MAILBOX, TOMB, expired, lives, mailbox_of, missing, moment
 from oah.adapters.sql.mail_tables import mailboxes
 from oah.adapters.sql.pages import LONGEST
 from oah.adapters.sql.tables import workspaces
@@ -109,17 +110,11 @@ class Mailboxes(Aggregate):
             count(transaction, workspace_id, -_entomb(connection, mailbox_of(row)))
         return True
 
-    def heads(self, mailboxes_: Sequence[MailboxId]) -> Mapping[MailboxId, Head]:
-        """One parameter, one probe of the primary key for each."""
-        if not mailboxes_:
-            return {}
-        statement = select(
-            mailboxes.c.id, mailboxes.c.last_seq, mailboxes.c.turn, age_us(mailboxes.c.expires_at).label("over")
-        )
+    def heads(self, known: Mapping[MailboxId, Head | None]) -> Mapping[MailboxId, Head]:
+        """In one statement."""
         with self._database.read() as connection:
             self._database.by_index(connection)
-            rows = connection.execute(statement.where(among(connection, mailboxes.c.id, set(mailboxes_)))).all()
-        return {MailboxId(row.id): _head(row.last_seq, row.turn, row.over) for row in rows}
+            return heads_since(connection, known)
 
     def mail_figures(self) -> MailFigures:
         """Of the rows of mailboxes alone."""
@@ -131,12 +126,6 @@ class Mailboxes(Aggregate):
 
 def _named(workspace_id: WorkspaceId, address: str):  # type: ignore[no-untyped-def]
     return mailboxes.c.workspace_id == workspace_id, mailboxes.c.address == address
-
-
-def _head(last_seq: int, turn: int, over: int | None) -> Head:
-    if over is None:
-        return Head(last_seq, gone=False, turn=turn)
-    return Head(last_seq, gone=over >= 0, expires_in=timedelta(microseconds=max(0, -over)), turn=turn)
 
 
 def _row(new: NewMailbox) -> dict[str, object]:
