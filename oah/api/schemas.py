@@ -189,6 +189,12 @@ class CancelBody(Body):
         return None if self.grace_seconds is None else timedelta(seconds=self.grace_seconds)
 
 
+class CordonBody(Body):
+    """POST /workers/{id}/cordon and /pools/{pool}/cordon; without a body until somebody uncordons it."""
+
+    for_seconds: Number | None = Field(default=None, gt=0, le=2_592_000)
+
+
 class DrainBody(Body):
     """POST /workers/{id}/drain and /pools/{pool}/drain; without a body as the worker's settings have it."""
 

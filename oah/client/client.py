@@ -9,7 +9,7 @@ Runs:       submit, submit_many, run, runs, wait, stream, cancel, requeue, note,
             attempts, recording
 Inside:     steps, send_input, begin_step, end_step, report_progress, begin_wait, resume_run
 Terminals:  screen, attach
-Fleet:      workers, worker, cordon, uncordon, drain, wait_drained, cordon_pool, uncordon_pool, drain_pool,
+Fleet:      workers, worker, cordon, cordons, uncordon, drain, wait_drained, cordon_pool, uncordon_pool, drain_pool,
             restart_pool, rollouts, rollout, abort_rollout, wait_rollout, queue, queue_session,
             queue_faults, repair_queue, pools, pool, pool_metric, recovery,
             diagnosis, controller, agents

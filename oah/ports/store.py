@@ -29,6 +29,7 @@ from oah.ports.audit import AuditStore
 from oah.ports.children import ChildrenStore
 from oah.ports.commands import CommandKind, CommandStore, WorkerCommand
 from oah.ports.conversations import ConversationStore
+from oah.ports.cordons import CordonStore
 from oah.ports.dead_letters import DeadLetterStore
 from oah.ports.figures import FigureStore
 from oah.ports.jobs import JobStore
@@ -325,6 +326,7 @@ class Store(
     RolloutStore,
     PauseStore,
     ScheduleStore,
+    CordonStore,
     Protocol,
 ):
     """Everything the store offers; one object per process, safe to use from many threads."""

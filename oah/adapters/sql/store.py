@@ -10,6 +10,7 @@ from oah.adapters.sql.children import Children
 from oah.adapters.sql.columns import now, to_us
 from oah.adapters.sql.commands import Commands
 from oah.adapters.sql.conversations import Conversations
+from oah.adapters.sql.cordons import Cordons
 from oah.adapters.sql.counts import Counts
 from oah.adapters.sql.database import Database
 from oah.adapters.sql.dead_letters import DeadLetters
@@ -90,6 +91,7 @@ class SqlStore(
     Pauses,
     Schedules,
     Firings,
+    Cordons,
 ):
     """Everything the port asks for, over one database."""
 

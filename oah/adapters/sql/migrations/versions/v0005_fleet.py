@@ -144,6 +144,17 @@ def upgrade() -> None:
     )
     op.create_index("ux_schedules_workspace_id_name", "schedules", ["workspace_id", "name"], unique=True)
     op.create_table(
+        "worker_cordons",
+        sa.Column("host", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("pool", sa.Text(), nullable=False),
+        sa.Column("worker_id", sa.Text(), nullable=False),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.Column("at", Moment(), nullable=False),
+        sa.Column("until", Moment(), nullable=True),
+        sa.PrimaryKeyConstraint("host", "name", name=op.f("pk_worker_cordons")),
+    )
+    op.create_table(
         "workspace_rates",
         sa.Column("workspace_id", sa.Text(), nullable=False),
         sa.Column("full_at", sa.BigInteger(), server_default="0", nullable=False),
