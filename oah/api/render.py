@@ -90,6 +90,7 @@ def session_document(session: Session) -> Document:
         "home": None if session.home is None else {"mode": session.home.mode, "host": session.home.host},
         "wake": wake_document(session),
         "unsettled_messages": session.unsettled,
+        "parent_run_id": session.parent_run_id,
         "created_at": moment(session.created_at),
         "closed_at": moment(session.closed_at),
     }

@@ -69,10 +69,10 @@ class WorktreeBody(Body):
 
 
 class SessionBody(Body):
-    """POST /sessions"""
+    """POST /sessions. ``agent`` and ``pool``: with the key of a run those of its own session when left out."""
 
-    agent: str
-    pool: str = "default"
+    agent: str | None = None
+    pool: str | None = None
     workspace: str | None = None
     title: str | None = None
     wake: WakeMode = WakeMode.LAZY

@@ -24,6 +24,7 @@ from oah.core.model.run import (
 )
 from oah.core.model.session import HoldReason, Session
 from oah.core.policy.recovery import SAYS_NOTHING, Override
+from oah.ports.children import Parent
 from oah.ports.pauses import IsPaused
 
 T = TypeVar("T")
@@ -64,6 +65,7 @@ class NewRun:
     is asked to stop, this one goes before all others. ``steer``: said into the active run instead, if there is one."""
     by: str = ""
     """Who submits it: also who asks the active run to stop."""
+    parent: Parent | None = None  # where its agent submits it
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +361,7 @@ class RunFilter:
 
     workspace_id: WorkspaceId | None = None
     session_id: SessionId | None = None
+    parent_run_id: RunId | None = None
     status: tuple[RunStatus, ...] = ()
     error_code: str | None = None
     recovery_state: RecoveryState | None = None

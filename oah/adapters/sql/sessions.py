@@ -47,6 +47,7 @@ def insert_session(connection: Connection, session: Session) -> None:
         "labels": dict(session.labels),
         "metadata": dict(session.metadata),
         "wake": session.wake.value,
+        "parent_run_id": session.parent_run_id,
     }
     connection.execute(insert(sessions).values(**values, state="open", holds={}, created_at=now()))
 
