@@ -148,6 +148,9 @@ class Connection(asyncio.Protocol):
             return
         self._transport.write(data)
         self.written += len(data)
+        if self.unsent and self not in self.hub.attention.unsent:
+            self.moved = (self.written - self.unsent, self.hub.now())
+            self.hub.attention.note(self.hub.attention.unsent, self)
         if self._paused and self.unsent > self.hub.rules.max_pending:
             self.end("slow", "Slow Consumer")
 
@@ -289,6 +292,9 @@ class Connection(asyncio.Protocol):
         if self.identity is not None and self.subscriptions and identity.workspace_id != self.identity.workspace_id:
             raise Violation("CONNECT comes first")
         self.identity = identity
+        self.hub.attention.nameless.discard(self)
+        if identity.secret:
+            self.hub.attention.note(self.hub.attention.keyed, self)
         self.connected = True
         self._parser.locked = False
         self.ok()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from oah.gateway.access import Access
+from oah.gateway.attention import Attention
 from oah.gateway.desk import Desk
 from oah.gateway.mail import Mail
 from oah.gateway.rules import GatewayRules
@@ -20,6 +21,7 @@ class Shared(Protocol):
     name: str
     rules: GatewayRules
     access: Access
+    attention: Attention[Any]  # of connections, which import this module
     desk: Desk
     switch: Switch
     telemetry: Telemetry

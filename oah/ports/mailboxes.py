@@ -7,7 +7,7 @@ order of the commits: who has read up to a number has missed nothing below it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -279,6 +279,10 @@ class MailboxStore(Protocol):
 
     def extend_leases(self, holder: str, *, lease: timedelta) -> int:
         """A member that lives keeps what it holds."""
+        ...
+
+    def ended_leases(self, mailboxes: Collection[MailboxId]) -> set[MailboxId]:
+        """In which of them a lease is over that no sweep has ended yet: one statement, by index."""
         ...
 
     def release_holder(self, holder: str) -> list[tuple[MailboxId, int]]:

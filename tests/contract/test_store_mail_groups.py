@@ -89,12 +89,17 @@ def test_what_a_member_held_goes_to_another_when_the_lease_ends(mail: MailClerk)
     [held, _] = mail.lease(box, holder="h1", lease=30 * SECOND)
     mail.pass_time(15 * SECOND)
     assert mail.lease(box, holder="h2") == []
+    boxes = [box, mail.box("other")]
+    assert mail.store.ended_leases(boxes) == set()
     mail.pass_time(16 * SECOND)
+    assert mail.store.ended_leases(boxes) == {box}
+    assert mail.store.ended_leases(boxes[1:]) == mail.store.ended_leases([]) == set()
     turn = mail.store.heads({box: None})[box].turn
     swept = mail.store.sweep_mail()
     assert (swept.freed, swept.dead, swept.changed) == (2, 0, ((box, 0),))
     assert mail.store.heads({box: None})[box].turn == turn + 1, "who lost the hint sees it"
     assert mail.store.sweep_mail().freed == 0
+    assert mail.store.ended_leases(boxes) == set()
     again = mail.lease(box, holder="h2")
     assert [(each.message.seq, each.attempt) for each in again] == [(1, 2), (2, 2)]
     assert not mail.store.settle_lease(box, held.lease_id, ack=True), "a late ack of an old lease changes nothing"

@@ -89,6 +89,7 @@ WORK = {
     "ack": lambda mail: mail.store.settle_lease(BOX, "lease5", ack=True),
     "nack": lambda mail: mail.store.settle_lease(BOX, "lease6", ack=False, delay=MINUTE),
     "extend": lambda mail: mail.store.extend_leases("h1", lease=MINUTE),
+    "ended": lambda mail: mail.store.ended_leases([BOX, *(MailboxId(f"mbx_{n}") for n in range(1, 200))]),
     "release": lambda mail: mail.store.release_holder("h2"),
     "delete": lambda mail: mail.store.delete_message(BOX, 60_000),
     "heads": lambda mail: mail.store.heads(dict.fromkeys([BOX, *(MailboxId(f"mbx_{n}") for n in range(1, 20))])),

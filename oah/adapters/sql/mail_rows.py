@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
-    Column,
     ColumnElement,
     Connection,
     any_,
@@ -99,7 +98,7 @@ def moment(connection: Connection) -> datetime:
     return value
 
 
-def among(connection: Connection, column: Column[Any], values: Collection[Any]) -> ColumnElement[bool]:
+def among(connection: Connection, column: ColumnElement[Any], values: Collection[Any]) -> ColumnElement[bool]:
     """The column is one of the values: one parameter, however many there are."""
     wanted = sorted(values)
     if connection.dialect.name == "postgresql":

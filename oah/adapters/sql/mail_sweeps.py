@@ -7,7 +7,7 @@ locking them, locks their mailboxes (sessions before them) in the order of their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -75,6 +75,17 @@ class MailSweeps(Aggregate):
             changed=tuple(done.changed.items()),
             gone=tuple(done.gone),
         )
+
+    def ended_leases(self, mailboxes: Collection[MailboxId]) -> set[MailboxId]:
+        """As many as a sweep would find."""
+        if not mailboxes:
+            return set()
+        with self._database.read() as connection:
+            self._database.by_index(connection)
+            over = group_leases.c.until <= moment(connection)
+            theirs = among(connection, group_leases.c.mailbox_id.concat(""), mailboxes)
+            names = connection.execute(select(group_leases.c.mailbox_id).where(over, theirs)).scalars()
+            return {MailboxId(name) for name in names}
 
     def _end_delays(self, done: _Done, limit: int) -> None:
         rows = self._found(messages.c.due_at, DELAYED, limit, among_all=True)
