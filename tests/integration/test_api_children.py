@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from oah.api import stream
 from oah.api.routes import events
 from oah.cli.main import oah
 from oah.client import OwnRun
@@ -92,9 +94,9 @@ def test_a_child_is_started_seen_and_awaited(api: Deployment, agent: Agent) -> N
     assert shown["workspace_id"] == session["workspace_id"] == agent.run.workspace_id
     waiting = agent.http.post(f"/runs/{agent.run.id}/wait", json={"children": True}).json()
     assert waiting["status"] == "waiting_tool"
-    with agent.http.stream("GET", f"/runs/{child}/events") as stream:
+    with agent.http.stream("GET", f"/runs/{child}/events") as streamed:
         assert api.work(session["id"], output="reviewed") == child
-        told = "".join(stream.iter_text())
+        told = "".join(streamed.iter_text())
     assert "run.completed" in told, "and the stream has ended"
     assert agent.http.get(f"/runs/{child}/result").json()["output"] == "reviewed"
     assert agent.http.get(f"/runs/{child}/output").text == "reviewed"
@@ -204,8 +206,8 @@ def test_a_later_attempt_finds_the_children_of_the_one_before(api: Deployment, a
     """Lost in the middle: its key is dead, its children go on, and the same lines find them again."""
     session = agent.session("review").json()["id"]
     child = agent.submit(session, key="review").json()["id"]
-    with agent.http.stream("GET", f"/runs/{child}/events") as stream:
-        assert stream.status_code == 200
+    with agent.http.stream("GET", f"/runs/{child}/events") as streamed:
+        assert streamed.status_code == 200
     api.store.release([agent.fence])
     for answer in (
         agent.session("review"),
@@ -236,10 +238,30 @@ def test_a_later_attempt_finds_the_children_of_the_one_before(api: Deployment, a
 def test_a_stream_ends_with_the_attempt(api: Deployment, one: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "KEY_CHECK", 0.0)
     child = one.child()
-    with one.http.stream("GET", f"/runs/{child['id']}/events", params={"keep_alive": 1}) as stream:
+    with one.http.stream("GET", f"/runs/{child['id']}/events", params={"keep_alive": 1}) as streamed:
         api.store.release([one.fence])
-        assert "run.completed" not in "".join(stream.iter_text())
+        assert "run.completed" not in "".join(streamed.iter_text())
     assert api.store.run(RunId(child["id"]), None).status is RunStatus.QUEUED
+
+
+def test_its_streams_are_few(one: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MOST_OF_RUN", 2)
+    reading: list[Iterator[str]] = []
+    path = f"/runs/{one.child()['id']}/events"
+    with ExitStack() as opened:
+        for _ in range(2):
+            answer = opened.enter_context(one.http.stream("GET", path, params={"keep_alive": 1}))
+            reading.append(answer.iter_text())
+            assert next(reading[-1]), "it has begun"
+        with one.http.stream("GET", path) as refused:
+            assert refused.status_code == 429
+            assert json.loads(refused.read())["code"] == "too_many_readers"
+
+    def another() -> bool:
+        with one.http.stream("GET", path, params={"keep_alive": 1}) as answer:
+            return answer.status_code == 200
+
+    eventually(another, what="they are counted while they last")
 
 
 def test_one_that_is_asked_to_stop_starts_nothing(api: Deployment, one: Agent) -> None:

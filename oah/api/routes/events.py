@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from datetime import timedelta
 from typing import Annotated
 
@@ -80,6 +80,9 @@ async def _open(
     if desk.streams.closing:
         raise Unavailable("this process goes away", hint="connect again")
     store = desk.context.store
+    agent = None if caller.fence is None else caller.by
+    if agent is not None:
+        desk.streams.admits(agent)
     about = await run_in_threadpool(_about, desk, caller, session_id, run_id)
     if after is not None and await run_in_threadpool(stream.exhausted, store, about, after=after):
         return Response(status_code=NOTHING_MORE)
@@ -87,7 +90,7 @@ async def _open(
     frames = desk.streams.open(about, after=after, keep_alive=pause)
     unchecked = caller.key is None and caller.fence is None
     return StreamingResponse(
-        frames if unchecked else _while_it_may(frames, permission(desk, caller)),
+        frames if unchecked else _while_it_may(frames, permission(desk, caller), desk.streams.counted(agent)),
         media_type="text/event-stream",
         headers={"cache-control": "no-store", "x-accel-buffering": "no"},
     )
@@ -98,18 +101,21 @@ def _about(desk: ApiState, caller: Principal, session_id: SessionId | None, run_
     return stream.subject(desk.context.store, session_id, run_id, where)
 
 
-async def _while_it_may(frames: AsyncGenerator[bytes, None], check: Callable[[], None]) -> AsyncIterator[bytes]:
+async def _while_it_may(
+    frames: AsyncGenerator[bytes, None], check: Callable[[], None], counted: AbstractContextManager[None]
+) -> AsyncIterator[bytes]:
     """As long as the caller's key is good: what comes after that is not sent. A store that is away ends nothing."""
     clock = asyncio.get_running_loop().time
     checked_at = clock()
-    async with aclosing(frames):
-        async for frame in frames:
-            if clock() - checked_at >= KEY_CHECK:
-                checked_at = clock()
-                try:
-                    await run_in_threadpool(check)
-                except Unauthorized:
-                    return
-                except Unavailable:
-                    pass
-            yield frame
+    with counted:
+        async with aclosing(frames):
+            async for frame in frames:
+                if clock() - checked_at >= KEY_CHECK:
+                    checked_at = clock()
+                    try:
+                        await run_in_threadpool(check)
+                    except Unauthorized:
+                        return
+                    except Unavailable:
+                        pass
+                yield frame
