@@ -16,6 +16,7 @@ from oah.api.rooms import Room
 from oah.core.dialogue.frames import Frame, Note, decoded
 from oah.core.model.ids import SessionId, WorkspaceId
 from oah.errors import Conflict
+from tests.support import eventually
 
 GRANTED = Note("granted", {"by": "ann", "before": "bob"})
 
@@ -103,9 +104,7 @@ class Desk:
         yield self.line
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():
-                await asyncio.sleep(0.005)
+        await asyncio.to_thread(eventually, condition, within=20)
 
 
 def run(play: Coroutine[Any, Any, None]) -> None:

@@ -6,6 +6,7 @@ The loop around the pure judgements of `core/dialogue`. It can be left where the
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -45,8 +46,16 @@ class Course:
     """`go`, and after a question `answer` and `go` again. Used by one thread at a time."""
 
     def __init__(
-        self, screen: ScreenTerminal, request: TurnRequest, hearing: Hearing, speech: Speech, throttle: Throttle
+        self,
+        screen: ScreenTerminal,
+        request: TurnRequest,
+        hearing: Hearing,
+        speech: Speech,
+        throttle: Throttle,
+        *,
+        recorded: Callable[[str, str], str | None] = lambda text, shown: None,
     ) -> None:
+        """`recorded`: our text and the end of its reply → all of it, by the program's own record."""
         self.screen = screen
         self.request = request
         self.hearing = hearing
@@ -56,6 +65,7 @@ class Course:
         """The program waits for its next text."""
         self.cut = False
         """Of the reply only the end could be read."""
+        self._recorded = recorded
         self._speech = speech
         self._asked = AskedQuestion(screen)
         self._state = turn.Turn(time.monotonic())
@@ -358,7 +368,9 @@ class Course:
         if text != self._before:
             rules = self.screen.rules
             self.cut = is_cut(screen, self._text, rules.reply, rules.screen.composer, mark=self._mark)
-            self.hearing.keep(f"{CUT}\n{text}" if self.cut else text)
+            whole = self._recorded(self._text, text) if self.cut else text
+            self.cut = whole is None
+            self.hearing.keep(f"{CUT}\n{text}" if whole is None else whole)
             self.hearing.show(self._growing.end(text))
         if self.over and self.watch.cancelled and not self.watch.killed and not clear(self.screen):
             self.over = False
