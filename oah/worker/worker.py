@@ -75,7 +75,7 @@ class Worker(ThreadComponent):
         )
         self._claimer.unsettled = lambda: self._settler.unsettled
         self._teller = Teller(context)
-        self._claimer.started, self._settler.happened = self._teller.begun, self._teller.happened
+        self._claimer.starting.started, self._settler.happened = self._teller.begun, self._teller.happened
         self._settler.called = waiting.called = self._claimer.hint
         self._settler.settled = self._settled
         self._hooks = Hooks(context)
@@ -158,7 +158,7 @@ class Worker(ThreadComponent):
 
     def _load_engines(self) -> None:
         self.alive = Alive(self._context.clock, self._engines, limit=self._context.rules.stuck)
-        self._claimer.goes_on = self._engines[-1].goes_on
+        self._claimer.starting.goes_on = self._engines[-1].goes_on
         if self._context.one_engine:
             self._engines[0].carry(self._settler, self._claimer)
         else:
@@ -198,7 +198,7 @@ class Worker(ThreadComponent):
             cordon=self._cordons.kept,
             draining=self._draining,
             started_at=self._started_at,
-            waits=self._claimer.waits,
+            waits=self._claimer.starting.waits,
         )
 
     # --- life ---
