@@ -35,6 +35,7 @@ from oah.ports.figures import FigureStore
 from oah.ports.jobs import JobStore
 from oah.ports.mailboxes import MailboxStore
 from oah.ports.messages import MessageStore
+from oah.ports.orphans import OwnerRow, QueuedSession, RecoveryAction, RecoveryWrite
 from oah.ports.pauses import PauseStore
 from oah.ports.questions import QuestionStore
 from oah.ports.requeue import RequeueStore
@@ -53,11 +54,7 @@ from oah.ports.rows import (
     NewRun,
     NothingEligible,
     OutputChunk,
-    OwnerRow,
     Page,
-    QueuedSession,
-    RecoveryAction,
-    RecoveryWrite,
     RetryPlan,
     RunFence,
     RunFilter,
