@@ -23,11 +23,18 @@ CASCADING = (StopReason.CANCEL, StopReason.PARENT, StopReason.INTERRUPT, StopRea
 """Reasons that end a run as cancelled; a run that runs into a time-out leaves its children alone."""
 
 
-def parents_of_live(connection: Connection, of: Sequence[RunId]) -> set[RunId]:
-    """Those of the runs that have live children."""
-    c = runs.c
-    statement = select(c.parent_run_id).where(
-        c.parent_run_id.in_(list(of)), c.parent_run_id.is_not(None), c.status.in_(LIVE)
+def awaiting(connection: Connection, of: Sequence[RunId]) -> set[RunId]:
+    """Those of the runs that have live children to wait for: one in the parent's own session begins after its end."""
+    child, parent = runs.alias("c"), runs.alias("p")
+    statement = (
+        select(child.c.parent_run_id)
+        .select_from(child.join(parent, parent.c.id == child.c.parent_run_id))
+        .where(
+            child.c.parent_run_id.in_(list(of)),
+            child.c.parent_run_id.is_not(None),
+            child.c.status.in_(LIVE),
+            child.c.session_id != parent.c.session_id,
+        )
     )
     return {RunId(row[0]) for row in connection.execute(statement.distinct())}
 
@@ -71,7 +78,7 @@ class Children(Aggregate):
         if not runs:
             return set()
         with self._database.read() as connection:
-            return parents_of_live(connection, runs)
+            return awaiting(connection, runs)
 
     def children_to_cancel(self, parents: Sequence[RunId], *, limit: int) -> list[Child]:
         """In the order in which they were submitted."""

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import select, update
 
 from oah.adapters.sql.aggregate import Transaction, after, picked
-from oah.adapters.sql.children import parents_of_live
+from oah.adapters.sql.children import awaiting
 from oah.adapters.sql.columns import now
 from oah.adapters.sql.executions import GONE
 from oah.adapters.sql.rows import STEP_COLUMNS, step_of
@@ -152,7 +152,7 @@ def _step(transaction: Transaction, run: Run, number: int) -> Step | None:
 def _given(transaction: Transaction, run: Run, step: Step) -> dict[str, Any] | None:
     """What lets it go on: its answer, or that its last child has ended."""
     found: dict[str, Any] | None = step.data.get("answer")
-    if found is None and "children" in step.data and not parents_of_live(transaction.connection, [run.id]):
+    if found is None and "children" in step.data and not awaiting(transaction.connection, [run.id]):
         return {"text": "", "by": "children"}
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import func, insert, select, update
 
 from oah.adapters.sql.aggregate import Aggregate, Transaction, picked
-from oah.adapters.sql.children import parents_of_live
+from oah.adapters.sql.children import awaiting
 from oah.adapters.sql.columns import MICROSECOND, age_us, later, now
 from oah.adapters.sql.rows import STEP_COLUMNS, run_of, step_of
 from oah.adapters.sql.tables import run_steps, runs, session_owners, worker_commands
@@ -74,7 +74,7 @@ class Steps(Aggregate):
         with self._inside(inside, write="wait") as (transaction, run):
             if run.status is RunStatus.WAITING_TOOL:
                 return Told(run)
-            if children and not parents_of_live(transaction.connection, [run.id]):
+            if children and not awaiting(transaction.connection, [run.id]):
                 return Told(run)
             data = {"children": True} if children else {}
             step = begin(transaction, run, NewStep(StepKind.WAIT, reason, data=data), timeout)
