@@ -46,8 +46,8 @@ class ChildrenStore(Protocol):
         ...
 
     def with_live_children(self, runs: Sequence[RunId]) -> set[RunId]:
-        """Those of the runs of which a child is queued or active in another session, by index: one in the session of its
-        parent begins after its parent's end, and can be waited for by nobody in it."""
+        """Those of the runs of which a child is queued or active in another session, by index. One in the session of
+        its parent begins after its parent's end: nobody in it can wait for that."""
         ...
 
     def children_to_cancel(self, parents: Sequence[RunId], *, limit: int) -> list[Child]:
