@@ -35,9 +35,13 @@ class Cordons:
         self._own = False
         self._kept: Cordon | None = None
         self._asked = False
-        """An operator has said so, and the row has not been read yet."""
+        """An operator has said so, and the row has not been read since."""
+        self._said = 0
+        """How often somebody has said something: what was read before that is old."""
+        self._looking = threading.Lock()
         self._look_at = 0.0
         self._prepared = False
+        self._applied = False
 
     @property
     def kept(self) -> Cordon | None:
@@ -57,6 +61,7 @@ class Cordons:
                 self._own = True
             else:
                 self._asked, self._look_at = True, 0.0
+                self._said += 1
             self._apply()
         self()
 
@@ -65,24 +70,36 @@ class Cordons:
         Unavailable: it stays cordoned meanwhile, if it was kept."""
         with self._lock:
             self._own, self._look_at = False, 0.0
+            self._said += 1
             self._apply()
         self()
 
     def __call__(self) -> None:
         """Raises Unavailable: everything stays as it is."""
-        now = self._context.clock.monotonic()
-        if self._prepared and now < self._look_at:
-            return
-        kept = self._context.store.cordon_of(self._context.host, self._context.name)
+        with self._looking:
+            now, said = self._context.clock.monotonic(), self._said
+            if not self._prepared or now >= self._look_at:
+                self._found(self._context.store.cordon_of(self._context.host, self._context.name), now, said)
+
+    def _found(self, kept: Cordon | None, now: float, said: int) -> None:
         with self._lock:
-            if (kept is None) is not (self._kept is None):
+            if said != self._said:
+                return  # who has said something meanwhile looks next
+            turns = (kept is None) is not (self._kept is None)
+            if turns:
                 log.info("%s", "an operator's cordon is over" if kept is None else f"cordoned by {kept.by}")
             self._kept, self._asked = kept, False
             left = AGAIN if kept is None or kept.left is None else min(kept.left.total_seconds(), AGAIN)
             # Who cordoned the name before it was in the registry has told its predecessor: the first heartbeat looks.
             self._look_at = now + left if self._prepared else 0.0
             self._prepared = True
-            self._apply()
+            if turns or self._stands is not self._applied:  # the registry also shows whose it is
+                self._apply()
+
+    @property
+    def _stands(self) -> bool:
+        return self._own or self._asked or self._kept is not None
 
     def _apply(self) -> None:
-        self._turned(cordoned=self._own or self._asked or self._kept is not None)
+        self._applied = self._stands
+        self._turned(cordoned=self._applied)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from oah.errors import Unavailable
 from oah.ports.commands import KEPT, CommandKind, WorkerCommand
 from oah.worker.cordons import AGAIN, Cordons
 from tests.support.clock import StillClock
+from tests.support.waiting import eventually
 from tests.support.worker_doubles import Scripted, context
 
 OP = Cordon(
@@ -30,11 +32,12 @@ class Rig:
     def __init__(self, *rows: Any) -> None:
         self.clock = StillClock()
         self.store = Scripted(cordon_of=list(rows))
-        self.taking = True
+        self.taking, self.turns = True, 0
         self.cordons = Cordons(context(self.store, Scripted(), clock=self.clock), turned=self.turned)
 
     def turned(self, *, cordoned: bool) -> None:
         self.taking = not cordoned
+        self.turns += 1
 
     def after(self, seconds: float) -> bool:
         self.clock.seconds += seconds
@@ -61,6 +64,7 @@ def test_when_nothing_is_said_it_looks_now_and_then() -> None:
     rig.after(0)
     rig.after(1)
     assert rig.after(AGAIN - 1) and rig.store.called("cordon_of") == 2
+    assert rig.turns == 0, "nobody is told of what has not changed"
     assert not rig.after(1)
 
 
@@ -83,6 +87,23 @@ def test_the_end_of_a_kept_one_leaves_what_this_life_was_told() -> None:
     assert not rig.after(0) and not rig.after(AGAIN)
     rig.cordons.end()
     assert rig.taking
+
+
+def test_what_was_read_before_a_command_takes_nothing_back() -> None:
+    """The heartbeat reads, then the ear hears of a cordon, then the heartbeat goes on with what it has read."""
+    rig = Rig(None, OP)
+    heard = threading.Thread(target=lambda: rig.cordons.begin(command(kept=True)))
+
+    def meanwhile(host: str, name: str) -> None:
+        rig.store.answers["cordon_of"] = [OP]
+        heard.start()
+        eventually(lambda: not rig.taking, within=10, what="the ear has heard")
+
+    rig.store.answers["cordon_of"] = [meanwhile]
+    rig.cordons()
+    assert not rig.taking
+    heard.join(10)
+    assert (rig.taking, rig.cordons.kept) == (False, OP)
 
 
 @pytest.mark.parametrize("kept", [False, True])
