@@ -171,11 +171,17 @@ def test_a_profile_names_lines_that_tick_in_its_programs_own_way() -> None:
 
 
 def test_free_text_grows_and_another_question_is_another() -> None:
-    rule = dataclasses.replace(FRAMED, free=True, choice=None)
+    rule = dataclasses.replace(FRAMED, kind=DialogKind.QUESTION, free=True, choice=None)
     asked, typed = (dialog("answer: " + text, choices=(), rule=rule) for text in ("", "dark blue"))
     assert asks_the_same(asked, typed) and asks_the_same(typed, asked)
     other = dialog("answer: ", title="Do you want to proceed to Rome?", choices=(), rule=rule)
     assert not asks_the_same(asked, other)
+    assert not asks_the_same(
+        dialog("db1", "in 1", choices=(), rule=rule), dialog("db12", "in 12", choices=(), rule=rule)
+    )
+    allowed = dataclasses.replace(rule, kind=DialogKind.PERMISSION)
+    one, longer = (dialog(f"  kill {number}", choices=(), rule=allowed) for number in (12, 123))
+    assert not asks_the_same(one, longer), "nothing is typed into what is to be allowed"
 
 
 def test_a_dialog_of_another_name_or_none_at_all_is_another() -> None:

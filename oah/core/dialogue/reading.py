@@ -172,7 +172,7 @@ def asks_the_same(asked: Dialog, now: Dialog) -> bool:
     """Whether an answer to the one, seen first, is one to the other."""
     if now.name != asked.name:
         return False
-    if asked.free and ticking.is_typed_into(asked.shape, now.shape):
+    if asked.free and asked.kind is DialogKind.QUESTION and ticking.is_typed_into(asked.shape, now.shape):
         return True
     return ticking.is_same(asked.shape, now.shape)
 

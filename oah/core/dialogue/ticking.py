@@ -97,14 +97,15 @@ def is_same(asked: Shape, now: Shape) -> bool:
 
 
 def is_typed_into(asked: Shape, now: Shape) -> bool:
-    """The same, where a text is being typed in: rows may have grown or shrunk at their ends, and there may be more or
-    fewer of them; the first says what is asked, unless it is the only one."""
+    """The same, where a text is being typed in: one row may have grown or shrunk at its end, and rows may have been
+    added; the first says what is asked, unless it is the only one."""
     pairs = list(zip(asked.rows, now.rows, strict=False))
-    if not pairs:
-        return asked.rows == now.rows
-    if max(len(asked.rows), len(now.rows)) > 1 and pairs[0][0] != pairs[0][1]:
-        return False
-    return all(one.startswith(other) or other.startswith(one) for one, other in pairs)
+    changed = [at for at, (one, other) in enumerate(pairs) if one != other]
+    if not changed or len(now.rows) < len(asked.rows):
+        return len(now.rows) >= len(asked.rows) > 0
+    one, other = pairs[changed[0]]
+    is_first = changed[0] == 0 and len(now.rows) > 1
+    return len(changed) == 1 and not is_first and (one.startswith(other) or other.startswith(one))
 
 
 def _last_choice(rows: Sequence[str], choices: Sequence[Choice]) -> int:
