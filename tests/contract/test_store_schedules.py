@@ -150,8 +150,11 @@ def dies(monkeypatch: pytest.MonkeyPatch, where: str, *, done: bool) -> Callable
 
 
 @pytest.mark.parametrize("session", [None, {"agent": "shell"}], ids=["in_one", "of_its_own"])
-@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("where", ["submit_within", "_write", "_forget_oldest"])
+@pytest.mark.parametrize(
+    ("where", "done"),
+    [("submit_within", False), ("submit_within", True), ("_write", True), ("_forget_oldest", True)],
+    ids=["before_the_run", "after_the_run", "after_the_firing", "before_the_commit"],
+)
 def test_a_leader_that_dies_leaves_nothing_and_another_makes_one_run(
     clerk: Clerk,
     scheduler: Callable[..., Scheduler],

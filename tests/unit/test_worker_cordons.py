@@ -91,7 +91,7 @@ def test_the_end_of_a_kept_one_leaves_what_this_life_was_told() -> None:
 
 def test_what_was_read_before_a_command_takes_nothing_back() -> None:
     """The heartbeat reads, then the ear hears of a cordon, then the heartbeat goes on with what it has read."""
-    rig = Rig(None, OP)
+    rig = Rig(None)
     heard = threading.Thread(target=lambda: rig.cordons.begin(command(kept=True)))
 
     def meanwhile(host: str, name: str) -> None:
