@@ -17,6 +17,7 @@ from oah.gateway.rules import GatewayRules
 from oah.gateway.sender import Sender
 from oah.gateway.switch import Switch
 from oah.ports.clock import Ids
+from oah.ports.store import RunFence
 
 
 class Hub:
@@ -58,6 +59,10 @@ class Hub:
         self.telemetry.gauge("oah_gateway_connections", len(self.connections))
         self.telemetry.count("oah_gateway_ends_total", reason=reason)
         self.mail.left(connection)
+
+    def agents(self, run: RunFence) -> int:
+        """How many connections an attempt has."""
+        return sum(each.identity is not None and each.identity.run == run for each in self.attention.keyed)
 
     def subscribed(self, change: int) -> None:
         """One more or one less."""
