@@ -1,6 +1,5 @@
 """Reconcile, relay, promotion, caps: what was forgotten comes back, what was only a race is not called a repair."""
 
-
 import pytest
 
 from oah.core.model.group import of_workspace
