@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import tomllib
+from importlib.resources import files
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from oah.adapters.pty.matching import compiled
 from oah.core.dialogue.reading import Condition, Dialog, DialogRule, Reading, asks_the_same, read, stands
+from oah.core.dialogue.screen_profile import screen_profile
 from oah.core.dialogue.turn import Asks, Going, Turn, TurnRules, judge, standing
 from oah.core.model.question import DialogKind
 from tests.support.screens import RULES, pattern, screen
@@ -217,3 +221,18 @@ def test_one_that_never_rests_in_its_own_way_is_asked_about_in_the_end() -> None
         stood.append(held.stood(tenth / 10, rules) >= rules.asked.total_seconds())
     assert stood.index(True) == 50
     assert standing(held, dialog(COMMAND), output_at=6.0, key_at=6.0).stood(6.1, rules) < 0.5
+
+
+def test_another_choice_of_claude_code_may_be_marked() -> None:
+    table = tomllib.loads((files("oah.core.dialogue.profiles") / "claude-code.toml").read_text(encoding="utf-8"))
+    rules = screen_profile(table, compiled, source="claude-code").screen
+
+    def asked(keys: str, order: str = "touch here") -> Dialog:
+        rows = ["─" * 40, " Bash command", f"   {order}", " Do you want to proceed?", " ❯ 1. Yes", "   2. No", "", keys]
+        found = read(screen("\n".join(rows)), rules).dialog
+        assert found is not None and found.name == "permission"
+        return found
+
+    first = asked(" Esc to cancel · Tab to amend · ctrl+e to explain")
+    assert asks_the_same(first, asked(" Esc to cancel · ctrl+e to explain"))
+    assert not asks_the_same(first, asked(" Esc to cancel · ctrl+e to explain", "touch there"))
