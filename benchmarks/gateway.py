@@ -25,7 +25,9 @@ from oah.testing.fleet import GATEWAY, Fleet
 
 SAMPLES = 300
 SENDS = 5_000
-IDLE_SECONDS = 10.0
+SETTLE_SECONDS = 5.0
+"""After the last SUB is answered: each subscriber then reads its mailbox for the first time."""
+IDLE_SECONDS = 30.0
 
 
 class Line:
@@ -123,6 +125,7 @@ async def crowd(port: int, pid: int, database: Path, mailboxes: int, readers: in
     for line, box in zip(lines, boxes, strict=False):
         line.writer.write(b"SUB %b 1\r\n" % subject(box))
     await asyncio.gather(*(line.flush() for line in lines))
+    await asyncio.sleep(SETTLE_SECONDS)
     cpu = sum(process.cpu_times()[:2])
     await asyncio.sleep(IDLE_SECONDS)
     idle = (sum(process.cpu_times()[:2]) - cpu) / IDLE_SECONDS

@@ -61,7 +61,7 @@ class Unauthorized(RequestError):
 
 
 class Forbidden(RequestError):
-    """The key lacks the scope."""
+    """The key lacks the scope, or what is asked for is not for it."""
 
     code = "forbidden"
 

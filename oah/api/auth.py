@@ -231,7 +231,7 @@ def needs_run() -> dict[str, Any]:
     return {"dependencies": [Depends(_InsideRun())], "openapi_extra": extra}
 
 
-class _Mail:
+class _RunKeyToo:
     def __init__(self, scope: KeyScope) -> None:
         self._scope = scope
 
@@ -242,7 +242,17 @@ class _Mail:
 
 def needs_mail(scope: KeyScope) -> dict[str, Any]:
     """Arguments of a route about mailboxes: the scope opens it, and the key of a run, in its session's workspace."""
+    return _run_key_too(scope)
+
+
+def needs_family(scope: KeyScope) -> dict[str, Any]:
+    """Arguments of a route about runs and sessions: the scope opens it, and the key of a run for its children. What it
+    answers about must come from `oah.api.family`."""
+    return _run_key_too(scope)
+
+
+def _run_key_too(scope: KeyScope) -> dict[str, Any]:
     return {
-        "dependencies": [Depends(_Mail(scope))],
+        "dependencies": [Depends(_RunKeyToo(scope))],
         "openapi_extra": {"x-oah-scope": str(scope), "x-oah-run-key": True},
     }

@@ -19,6 +19,7 @@ from oah.ports.telemetry import Telemetry
 from oah.ports.viewing import NoWorkerLines, WorkerLines
 from oah.runtime.mail_watch import MailWatch
 from oah.services import webhooks
+from oah.services.children import Rules as Kin
 from oah.services.post import Post
 from oah.settings import AuthMode
 
@@ -65,6 +66,8 @@ class ApiContext:
     """Why this process is better started again: the claim loop of a worker inside it does not move."""
     weigh: Callable[[str], int] = lambda profile: 1
     """Slots that a run of a profile takes."""
+    children: Kin = field(default_factory=Kin)
+    """What agents may start by themselves."""
     subagent_reserve: int = 1
     """Slots that are wanted free while runs of subagents wait."""
     version: str = "0"

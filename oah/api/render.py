@@ -11,6 +11,7 @@ from typing import Any
 from starlette.responses import Response
 
 from oah import __version__
+from oah.core.model.cordon import Cordon
 from oah.core.model.event import Event
 from oah.core.model.run import COMMAND, Attempt, Run, RunStatus, Step
 from oah.core.model.session import Session
@@ -89,6 +90,7 @@ def session_document(session: Session) -> Document:
         "home": None if session.home is None else {"mode": session.home.mode, "host": session.home.host},
         "wake": wake_document(session),
         "unsettled_messages": session.unsettled,
+        "parent_run_id": session.parent_run_id,
         "created_at": moment(session.created_at),
         "closed_at": moment(session.closed_at),
     }
@@ -289,6 +291,7 @@ def worker_document(worker: WorkerReport, *, sessions: bool) -> Document:
         "version": worker.version,
         "version_skew": worker.version != __version__,
         "cordoned": worker.cordoned,
+        "cordon": None if worker.cordon is None else cordon_document(worker.cordon),
         "draining": worker.draining,
         "embedded": worker.embedded,
         "started_at": moment(worker.started_at),
@@ -300,6 +303,11 @@ def worker_document(worker: WorkerReport, *, sessions: bool) -> Document:
         "disk_ratio": worker.disk_ratio,
         "sessions": dict(worker.sessions) if sessions else None,
     }
+
+
+def cordon_document(cordon: Cordon) -> Document:
+    """A cordon that an operator wants kept. ``until`` null: until somebody uncordons it."""
+    return {"by": cordon.by, "at": moment(cordon.at), "until": moment(cordon.until)}
 
 
 def workspace_document(workspace: Workspace) -> Document:

@@ -69,10 +69,10 @@ class WorktreeBody(Body):
 
 
 class SessionBody(Body):
-    """POST /sessions"""
+    """POST /sessions. ``agent`` and ``pool``: with the key of a run those of its own session when left out."""
 
-    agent: str
-    pool: str = "default"
+    agent: str | None = None
+    pool: str | None = None
     workspace: str | None = None
     title: str | None = None
     wake: WakeMode = WakeMode.LAZY
@@ -187,6 +187,12 @@ class CancelBody(Body):
         if self.force:
             return timedelta(0)
         return None if self.grace_seconds is None else timedelta(seconds=self.grace_seconds)
+
+
+class CordonBody(Body):
+    """POST /workers/{id}/cordon and /pools/{pool}/cordon; without a body until somebody uncordons it."""
+
+    for_seconds: Number | None = Field(default=None, gt=0, le=2_592_000)
 
 
 class DrainBody(Body):

@@ -8,19 +8,21 @@ happens in the event loop, so nothing here needs a lock.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 
 from starlette.concurrency import run_in_threadpool
 
+from oah.api.bells import MOST_OF_RUN
 from oah.api.context import ApiContext
 from oah.api.render import event_document, json_bytes
 from oah.api.tail import Tailer
 from oah.api.waiting import Waiters
 from oah.core.model.event import Event, EventType
 from oah.core.model.ids import SessionId
-from oah.errors import NotFound, Unavailable
+from oah.errors import LimitReached, NotFound, Unavailable
 from oah.services import stream
 from oah.services.stream import Subject
 
@@ -78,6 +80,7 @@ class Streams:
         self._waiters = waiters or Waiters()
         self.tailer = Tailer(context.store, context.broker, context.clock, self._deliver)
         self._feeds: dict[SessionId, set[Feed]] = {}
+        self._of_runs: Counter[str] = Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.closing = False
 
@@ -131,6 +134,27 @@ class Streams:
 
     def _gauge(self) -> None:
         self._context.telemetry.gauge("oah_streams_open", sum(len(feeds) for feeds in self._feeds.values()))
+
+    def admits(self, by: str) -> None:
+        """Whether the agent of a run may have one stream more. Raises LimitReached ``too_many_readers``."""
+        if self._of_runs[by] >= MOST_OF_RUN:
+            raise LimitReached(
+                f"{MOST_OF_RUN} streams of this run's key are open", code="too_many_readers", hint="end some of them"
+            )
+
+    @contextmanager
+    def counted(self, by: str | None) -> Iterator[None]:
+        """A stream of the agent of a run for as long as the block lasts; None: of somebody else."""
+        if by is None:
+            yield
+            return
+        self._of_runs[by] += 1
+        try:
+            yield
+        finally:
+            self._of_runs[by] -= 1
+            if not self._of_runs[by]:
+                del self._of_runs[by]
 
     def open(self, about: Subject, *, after: int | None, keep_alive: timedelta) -> AsyncGenerator[bytes, None]:
         """The bytes of one stream."""

@@ -151,6 +151,11 @@ class View:
         return run is None or room.bound[0] == run.id or self._is_behind
 
     @property
+    def _is_anothers(self) -> bool:
+        """Whether the terminal is at another run by now, though not all of this one's output was sent."""
+        return self._wish.run is not None and self._room.bound[0] != self._wish.run.id
+
+    @property
     def _is_behind(self) -> bool:
         """The terminal has left the run, and not all of the run's output was sent."""
         room = self._room
@@ -263,7 +268,7 @@ class View:
     async def _type(self, keys: bytes) -> None:
         if len(keys) > LONGEST_INPUT:
             await self._refuse("too_much", f"at most {LONGEST_INPUT} bytes at a time")
-        elif self._keyboard is None or not self._lit:
+        elif self._keyboard is None or not self._lit or self._is_anothers:
             await self._refuse("not_writing", "keys are not typed: this viewer does not write, or there is no terminal")
         else:
             with suppress(Unavailable):
@@ -278,7 +283,7 @@ class View:
             if now - self._painted_at >= SNAPSHOT_PAUSE:
                 self._painted_at, self._at, self._room.snapshot = now, None, None
                 self._woken.set()
-        elif note.type == "resize" and self._keyboard is not None:
+        elif note.type == "resize" and self._keyboard is not None and not self._is_anothers:
             with suppress(Unavailable):
                 await self._keyboard.note("resize", note.data)
         elif note.type == "resize":
@@ -291,12 +296,13 @@ class View:
 
     async def _write(self) -> None:
         """Keep the lease, on whichever worker the terminal is, until somebody takes over."""
-        takeover = self._wish.takeover
+        takeover = self._wish.takeover  # once: who comes back after its line broke takes nothing from anybody
         while True:
             while not self._lit:
                 await asyncio.sleep(0.1)
             try:
                 async with self._lease(takeover=takeover) as line:
+                    takeover = False
                     if await self._held(line):
                         return
             except Conflict as error:

@@ -25,6 +25,7 @@ from oah.bootstrap.webhooks import webhook_limits
 from oah.bootstrap.worker import worker_of
 from oah.core.model.ids import WorkerId
 from oah.core.policy import admission
+from oah.core.policy.children import Bounds, Reach
 from oah.errors import Unavailable
 from oah.ports.broker import Broker
 from oah.ports.jobs import JobQueue, UntoldQueue
@@ -32,7 +33,8 @@ from oah.ports.store import SubmitLimits
 from oah.runtime.component import Component
 from oah.runtime.group import Group
 from oah.runtime.prelude import Prelude
-from oah.settings import Settings
+from oah.services import children
+from oah.settings import ChildSettings, Settings
 from oah.worker.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,11 @@ def api_process(settings: Settings, *, api_only: bool) -> int:
 def _endpoint(kit: Kit) -> PrivateEndpoint:
     """Of a worker inside this process: the API reaches it like any other."""
     return PrivateEndpoint(kit, host="127.0.0.1", port=0, reasons=list)
+
+
+def _children(settings: ChildSettings) -> children.Rules:
+    bounds = Bounds(settings.depth, settings.live, settings.in_all)
+    return children.Rules(bounds, Reach(frozenset(settings.agents), frozenset(settings.pools)))
 
 
 def _prepare_api(kit: Kit) -> None:
@@ -103,6 +110,7 @@ def _api_context(kit: Kit, workers: Sequence[Worker], jobs: JobQueue, *, prepare
         written=written,
         answer_rules=workspace_rules,
         weigh=kit.weigh(),
+        children=_children(settings.children),
         subagent_reserve=settings.scale.subagent_reserve,
         version=oah_version(),
     )

@@ -136,6 +136,7 @@ def worker_of(
         address=(lambda: None) if endpoint is None else endpoint.address,
         token=None if endpoint is None else endpoint.token,
         api_url=api_url or (lambda: settings.api_url),
+        nats_url=settings.gateway.url,
         answers=profile_rules(catalogue),
         workspace_answers=WorkspaceRules(kit.store, kit.clock),
         takes_messages=_takes_messages(catalogue),

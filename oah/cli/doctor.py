@@ -100,6 +100,7 @@ def examine_api(connection: Connection) -> list[Finding]:
 
     def fleet() -> Iterator[Finding]:
         yield from judge_fleet(client.workers())
+        yield from judge_cordons(client.cordons())
         yield from judge_leader(client.controller())
 
     def queue() -> Iterator[Finding]:
@@ -131,6 +132,20 @@ def judge_fleet(workers: list[dict[str, Any]]) -> Iterator[Finding]:
     if set(versions) - {__version__}:
         found = ", ".join(f"{count} of {version}" for version, count in sorted(versions.items()))
         yield warn("versions", f"workers of other releases: {found}; this is {__version__}", "oah rollout restart POOL")
+
+
+def judge_cordons(cordons: list[dict[str, Any]]) -> Iterator[Finding]:
+    """Who was cordoned by name: one that is forgotten is found when a worker of that name comes back."""
+    for alive in (True, False):
+        names = [f"{each['name']} on {each['host']}" for each in cordons if bool(each.get("alive")) is alive]
+        if not names:
+            continue
+        some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        if alive:
+            yield ok("cordons", f"{len(names)} worker(s) cordoned by an operator: {some}")
+        else:
+            words = f"{len(names)} cordoned worker(s) are gone, whoever follows under their names takes nothing: {some}"
+            yield warn("cordons", words, "oah worker cordons, oah worker uncordon NAME")
 
 
 def _judge_room(taking: list[dict[str, Any]], workers: int) -> Iterator[Finding]:

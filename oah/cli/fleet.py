@@ -80,6 +80,7 @@ class Plan:
             told["OAH_WORKER__SLOTS"] = str(self.slots)
         if self.gateway_port is not None:
             told["OAH_GATEWAY_PORT"] = str(self.gateway_port)
+            told["OAH_GATEWAY__URL"] = f"nats://{self.host}:{self.gateway_port}"
         if self.clean:
             told["OAH_CONFIG"] = os.devnull
         return {**inherited, **told, **self.env}

@@ -162,6 +162,7 @@ def _print_output(events: Iterable[Event]) -> None:
 
 @run.command("list")
 @click.option("--session", help="Only runs of this session.")
+@click.option("--parent", metavar="RUN", help="Only children of this run.")
 @click.option("--status", type=click.Choice(STATUSES), multiple=True, help="Only these; repeatable.")
 @click.option("--error-code", help="Only runs that failed with this code.")
 @click.option("--recovery-state", type=click.Choice(["requeued", "failed", "quarantined"]), help="Only these.")
@@ -171,7 +172,7 @@ def _print_output(events: Iterable[Event]) -> None:
 @json_option
 @pass_connection
 def list_(connection: Connection, /, *, limit: int, as_json: bool, **options: Any) -> None:
-    """Runs, newest first."""
+    """Runs, newest first; inside a run its children."""
     listing(connection.client.runs(limit=limit + 1, **given(**options)), _COLUMNS, as_json=as_json, limit=limit)
 
 

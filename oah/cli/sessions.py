@@ -46,6 +46,7 @@ for command in (send, messages, wake):
     "--secret", type=PAIR, multiple=True, help="VARIABLE=NAME of a secret that the worker knows, for --env; repeatable."
 )
 @click.option("--label", type=PAIR, multiple=True, help="Label to select by; repeatable.")
+@click.option("--idempotency-key", help="Inside a run: finds the session that the run has opened under it before.")
 @workspace_option
 @json_option
 @pass_connection
@@ -61,7 +62,7 @@ def create(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Open a session and print its id."""
+    """Open a session and print its id. Inside a run it is for children of that run."""
     values = {**dict(env), **{variable: {"secret": name} for variable, name in secret}}
     options["worktree"] = worktree
     made = connection.client.create_session(agent, **given(env=values, labels=dict(label), **options))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,6 +14,18 @@ from oah.cli.crew import supervise
 from oah.cli.output import age, emit_json, field, json_option, listing, pressure_cell, showing, slots_cell, version_cell
 from oah.cli.processes import worker_run
 
+
+def _cordoned(worker: Mapping[str, Any]) -> Any:
+    """By whom and for how long, where an operator wants it kept."""
+    kept = worker.get("cordon")
+    return worker.get("cordoned") if not kept else _kept(kept)
+
+
+def _kept(cordon: Mapping[str, Any]) -> str:
+    until = cordon.get("until")
+    return f"by {cordon.get('by')}" + (f" until {until[:16]}Z" if until else "")
+
+
 _COLUMNS = (
     ("WORKER", field("id")),
     ("HOST", field("host")),
@@ -23,13 +35,21 @@ _COLUMNS = (
     ("BUSY", slots_cell),
     ("PRESSURE", pressure_cell),
     ("PARKED", field("parked")),
-    ("CORDONED", field("cordoned")),
+    ("CORDONED", _cordoned),
     ("CPU%", lambda item: f"{item.get('cpu_percent') or 0:.0f}"),
     ("RSS", lambda item: f"{(item.get('rss_bytes') or 0) / 2**20:.0f}M"),
     ("SEEN", lambda item: age(item.get("last_seen_at"))),
     ("VERSION", version_cell),
 )
 
+
+_CORDONS = (
+    ("NAME", field("name")),
+    ("HOST", field("host")),
+    ("POOL", field("pool")),
+    ("ALIVE", field("alive")),
+    ("CORDONED", _kept),
+)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -84,12 +104,30 @@ def show(connection: Connection, /, worker_id: str, *, as_json: bool) -> None:
 
 @worker.command()
 @_whom
+@click.option("--for", "for_seconds", type=DURATION, help="How long; until it is uncordoned when left out.")
 @json_option
 @pass_connection
-def cordon(connection: Connection, /, worker_ids: tuple[str, ...], pool: str | None, *, as_json: bool) -> None:
-    """Take no new runs."""
+def cordon(
+    connection: Connection,
+    /,
+    worker_ids: tuple[str, ...],
+    pool: str | None,
+    for_seconds: float | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Take no new runs, in this life and the next ones of that name."""
     client = connection.client
-    _tell(worker_ids, pool, "cordon", client.cordon, client.cordon_pool, as_json=as_json)
+    one, all_ = partial(client.cordon, for_seconds=for_seconds), partial(client.cordon_pool, for_seconds=for_seconds)
+    _tell(worker_ids, pool, "cordon", one, all_, as_json=as_json)
+
+
+@worker.command()
+@json_option
+@pass_connection
+def cordons(connection: Connection, /, *, as_json: bool) -> None:
+    """Workers that are cordoned by name, also those that are gone."""
+    listing(connection.client.cordons(), _CORDONS, as_json=as_json)
 
 
 @worker.command()
@@ -97,7 +135,7 @@ def cordon(connection: Connection, /, worker_ids: tuple[str, ...], pool: str | N
 @json_option
 @pass_connection
 def uncordon(connection: Connection, /, worker_ids: tuple[str, ...], pool: str | None, *, as_json: bool) -> None:
-    """Take runs again; also ends a drain that has not ended the worker yet."""
+    """Take runs again, also who comes after a worker that is gone; ends a drain that has not ended the worker yet."""
     client = connection.client
     _tell(worker_ids, pool, "uncordon", client.uncordon, client.uncordon_pool, as_json=as_json)
 
@@ -134,7 +172,8 @@ def _tell(
         raise click.UsageError("say which workers, or --pool POOL")
     if pool is not None:
         answers = [whole(pool)]
-        shown = told = [str(each) for each in answers[0]["workers"]]
+        told = [str(each) for each in answers[0]["workers"]]
+        shown = [*told, *map(str, answers[0].get("gone", ()))]
     else:
         answers = [one(each) for each in worker_ids]
         shown, told = list(worker_ids), [str(each["id"]) for each in answers]

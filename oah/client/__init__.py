@@ -4,7 +4,7 @@ Answers are the JSON documents of the HTTP interface as plain dicts; errors are 
 """
 
 from oah.client.client import Client, Event, SubmitItem
-from oah.client.inside import OwnRun
+from oah.client.own_run import OwnRun
 from oah.client.webhooks import verify_webhook
 
 __all__ = ["Client", "Event", "OwnRun", "SubmitItem", "verify_webhook"]

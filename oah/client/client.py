@@ -9,7 +9,7 @@ Runs:       submit, submit_many, run, runs, wait, stream, cancel, requeue, note,
             attempts, recording
 Inside:     steps, send_input, begin_step, end_step, report_progress, begin_wait, resume_run
 Terminals:  screen, attach
-Fleet:      workers, worker, cordon, uncordon, drain, wait_drained, cordon_pool, uncordon_pool, drain_pool,
+Fleet:      workers, worker, cordon, cordons, uncordon, drain, wait_drained, cordon_pool, uncordon_pool, drain_pool,
             restart_pool, rollouts, rollout, abort_rollout, wait_rollout, queue, queue_session,
             queue_faults, repair_queue, pools, pool, pool_metric, recovery,
             diagnosis, controller, agents
@@ -119,7 +119,7 @@ class Client(
 
     def create_session(
         self,
-        agent: str,
+        agent: str | None = None,
         *,
         pool: str | None = None,
         workspace: str | None = None,
@@ -130,13 +130,18 @@ class Client(
         labels: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
         wake: str | None = None,
+        idempotency_key: str | None = None,
     ) -> Json:
         """A new conversation with ``agent``; in ``env`` a secret of the workers is ``{"secret": NAME}``; ``worktree``:
         ``{"repo": PATH, "ref": BRANCH}``; ``wake``: whether a message starts the agent (``eager``, ``lazy``). Raises
-        InvalidRequest ``unknown_agent``."""
+        InvalidRequest ``unknown_agent``.
+
+        With the key of a run it is for children of that run: ``agent`` and ``pool`` are its own when left out, and
+        ``idempotency_key`` (of a run only) finds the session that the run has opened under it before."""
         body = given(agent=agent, pool=pool, workspace=workspace, title=title, cwd=cwd, worktree=worktree, env=env)
         body |= given(labels=labels, metadata=metadata, wake=wake)
-        return self._one("POST", "/v1/sessions", body=body, once=True)
+        headers = None if idempotency_key is None else {"idempotency-key": idempotency_key}
+        return self._one("POST", "/v1/sessions", body=body, headers=headers, once=headers is None)
 
     def sessions(
         self, *, workspace: str | None = None, state: str | None = None, limit: int | None = None
@@ -249,7 +254,7 @@ class Client(
         return self._one("GET", f"/v1/runs/{part(run_id)}")
 
     def runs(self, *, limit: int | None = None, **filters: Any) -> list[Json]:
-        """Runs, newest first. Filters: status, workspace, session, error_code, recovery_state, run_class,
+        """Runs, newest first. Filters: status, workspace, session, parent, error_code, recovery_state, run_class,
         created_after."""
         if "run_class" in filters:
             filters["class"] = filters.pop("run_class")

@@ -27,12 +27,16 @@ class GovernanceCalls(Calls):
         """One worker by id or name. Raises NotFound."""
         return self._one("GET", f"/v1/workers/{part(worker_id)}")
 
-    def cordon(self, worker_id: str) -> Json:
-        """Take no new runs."""
-        return self._one("POST", f"/v1/workers/{part(worker_id)}/cordon")
+    def cordon(self, worker_id: str, *, for_seconds: float | None = None) -> Json:
+        """Take no new runs, in this life and the next ones of that name; until it is uncordoned, or for so long."""
+        return self._one("POST", f"/v1/workers/{part(worker_id)}/cordon", body=given(for_seconds=for_seconds) or None)
+
+    def cordons(self) -> list[Json]:
+        """What is cordoned so, also of workers that are gone."""
+        return self._list("/v1/cordons", {})
 
     def uncordon(self, worker_id: str) -> Json:
-        """Undo ``cordon``, and a drain that has not ended the worker."""
+        """Undo ``cordon``, also of a worker that is gone; and a drain that has not ended the worker."""
         return self._one("POST", f"/v1/workers/{part(worker_id)}/uncordon")
 
     def drain(
@@ -64,9 +68,9 @@ class GovernanceCalls(Calls):
                 raise TimeoutError(f"{len(left)} worker(s) still drain: {', '.join(sorted(left)[:5])}")
             time.sleep(LOOK_SECONDS)
 
-    def cordon_pool(self, pool: str) -> Json:
+    def cordon_pool(self, pool: str, *, for_seconds: float | None = None) -> Json:
         """All its workers that are alive now. Raises NotFound."""
-        return self._one("POST", f"/v1/pools/{part(pool)}/cordon")
+        return self._one("POST", f"/v1/pools/{part(pool)}/cordon", body=given(for_seconds=for_seconds) or None)
 
     def uncordon_pool(self, pool: str) -> Json:
         """All its workers."""

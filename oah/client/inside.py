@@ -1,22 +1,13 @@
-"""Inside a run: what the run says of itself, what is said to one that waits, and the same for the agent itself."""
+"""Inside a run: what the run says of itself, and what is said to one that waits."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 
 from oah.client.calls import Calls, given, part, seconds
-from oah.client.mailboxes import MailboxCalls
-from oah.client.transport import Json, Transport
-from oah.errors import InvalidRequest
-
-LOOK_EVERY = 0.5
-"""Seconds between two looks at whether a run still waits for its children."""
+from oah.client.transport import Json
 
 
 class InsideCalls(Calls):
@@ -83,81 +74,3 @@ class InsideCalls(Calls):
 
 def _steps(run_id: str) -> str:
     return f"/v1/runs/{part(run_id)}/steps"
-
-
-class OwnRun:
-    """For the program that is the agent: its own run, by what its environment says. A context manager closes it.
-
-    ::
-
-        with OwnRun() as run:
-            with run.step("bash", kind="tool", timeout=60):
-                ...
-            run.wait("may I push?")
-            answer = input()
-            run.mail.send_message("team.reviews", "it is pushed")
-    """
-
-    def __init__(self, environment: Mapping[str, str] | None = None, *, timeout: float = 30.0) -> None:
-        """``environment``: in place of the process's. Raises InvalidRequest outside a run."""
-        found = os.environ if environment is None else environment
-        try:
-            url, key, self.run_id = found["OAH_API_URL"], found["OAH_RUN_KEY"], found["OAH_RUN_ID"]
-        except KeyError as error:
-            raise InvalidRequest(
-                f"this is not inside a run: {error.args[0]} is not set", code="not_inside_a_run"
-            ) from None
-        self._calls = InsideCalls()
-        self._calls._api = Transport(url, key, timeout=timeout, retries=5)
-        self.mail = MailboxCalls()
-        """Mailboxes of the session's workspace, as ``Client`` has them, with the key of the run."""
-        self.mail._api = self._calls._api
-
-    def __enter__(self) -> OwnRun:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._calls._api.close()
-
-    @contextmanager
-    def step(
-        self,
-        name: str,
-        *,
-        kind: str = "step",
-        timeout: timedelta | float | None = None,
-        data: Mapping[str, Any] | None = None,
-    ) -> Iterator[dict[str, Any]]:
-        """A step around a block; what is put into the dict it gives is told at its end. An exception fails it."""
-        number = self._calls.begin_step(self.run_id, name, kind=kind, timeout=timeout, data=data)["number"]
-        told: dict[str, Any] = {}
-        try:
-            yield told
-        except BaseException:
-            self._calls.end_step(self.run_id, number, failed=True, data=told)
-            raise
-        self._calls.end_step(self.run_id, number, data=told)
-
-    def progress(self, text: str | None = None, *, percent: float | None = None) -> None:
-        """A sign of life."""
-        self._calls.report_progress(self.run_id, text, percent=percent)
-
-    def wait(self, reason: str, *, timeout: timedelta | float | None = None) -> None:
-        """The run waits from now on; whoever answers (``send_input``) types into this program's terminal."""
-        self._calls.begin_wait(self.run_id, reason, timeout=timeout)
-
-    def wait_for_children(self, *, timeout: timedelta | float | None = None) -> None:
-        """Returns when no run with this one as its parent lives any more and this run has a slot again; its slot is
-        free meanwhile. ``timeout``: after it the run ends (``wait_timeout``)."""
-        while self._calls.begin_wait(self.run_id, timeout=timeout, children=True)["status"] == "waiting_tool":
-            time.sleep(LOOK_EVERY)
-
-    def resume(self) -> None:
-        """What it waited for came otherwise."""
-        self._calls.resume_run(self.run_id)

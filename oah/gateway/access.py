@@ -1,4 +1,6 @@
-"""Who a client is: by an API key shown as token or password, by the gateway's own token or user, or a stranger.
+"""Who a client is: by a key shown as token or password, by the gateway's own token or user, or a stranger.
+
+A key is an API key, or that of a run: then its agent may what it may over HTTP, as long as the attempt lasts.
 
 A stranger is let in only where the deployment allows it (its own machine, no token and no user configured). It reaches
 mailboxes, whose addresses are all that guards them in the published protocol, but no session's: what is sent there is
@@ -8,18 +10,20 @@ typed to an agent.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from oah.core.model.ids import WorkspaceId
 from oah.core.model.mailbox import SESSION_PREFIX
+from oah.core.model.message import Sender
 from oah.core.model.workspace import Scope
 from oah.errors import Unauthorized
+from oah.gateway import subjects
 from oah.gateway.rules import GatewayRules
 from oah.ports.clock import Clock
-from oah.ports.store import Store
-from oah.services import keys
+from oah.ports.store import RunFence, Store
+from oah.services import keys, run_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +35,29 @@ class Identity:
     writes: bool = True
     sessions: bool = True
     secret: str = field(default="", repr=False)
-    """Of the API key that was shown, to ask again whether it still holds."""
+    """Of the key that was shown, to ask again whether it still holds."""
+    run: RunFence | None = None
+    """The attempt whose agent it is."""
 
     def reaches(self, address: str) -> bool:
         """Whether a mailbox is any of its business."""
         return self.sessions or not address.startswith(SESSION_PREFIX)
+
+    def reads(self, address: str) -> bool:
+        """Whether it may do more than send there: to an agent the mailboxes of other sessions show nothing."""
+        return self.run is None or not address.startswith(SESSION_PREFIX) or address == self.run.session_id
+
+    def hears(self, pattern: str) -> bool:
+        """Whether it may listen to such ordinary subjects: an agent names whom it listens to, and does not listen in
+        on everybody's answers."""
+        return self.run is None or subjects.is_literal(pattern) or subjects.names_much(pattern)
+
+    @property
+    def sender(self) -> Sender | None:
+        """Of a message to another session: who hears when it fails. None: whoever connects under that name."""
+        if self.run is None:
+            return None
+        return Sender(by=self.by, session_id=self.run.session_id, run_id=self.run.run_id)
 
 
 class Access:
@@ -66,25 +88,30 @@ class Access:
         return None
 
     def of(self, options: Mapping[str, Any]) -> Identity:
-        """Who shows an API key. Raises Unauthorized, Unavailable."""
+        """Who shows a key. Raises Unauthorized, Unavailable."""
         token, user, password = _shown(options)
-        secret = next((each for each in (token, password, user) if each.startswith(keys.PREFIX)), "")
+        prefixes = (keys.PREFIX, run_keys.PREFIX)
+        secret = next((each for each in (token, password, user) if each.startswith(prefixes)), "")
+        if run_keys.is_run_key(secret):
+            return self._agent(secret)
         key = keys.known(self._store, self._clock, secret)
         if not key.may(Scope.READ):
             raise Unauthorized("the key may not read")
         workspace_id = key.workspace_id or self._rules.workspace
         return Identity(workspace_id, f"key:{key.id}", writes=key.may(Scope.RUN), secret=secret)
 
-    def revoked(self, secrets: Iterable[str]) -> set[str]:
-        """Those of the keys that have been revoked or have expired since they were shown. Raises Unavailable."""
-        return {secret for secret in secrets if not self._holds(secret)}
+    def _agent(self, secret: str) -> Identity:
+        fence = run_keys.opened(self._store, secret)
+        session = self._store.session(fence.session_id, None)
+        return Identity(session.workspace_id, f"run:{fence.run_id}", secret=secret, run=fence)
 
-    def _holds(self, secret: str) -> bool:
-        try:
-            keys.known(self._store, self._clock, secret)
-        except Unauthorized:
-            return False
-        return True
+    def revoked(self, secrets: Collection[str]) -> set[str]:
+        """Those of the keys that have been revoked or have expired, or whose attempts have ended, since they were
+        shown: two statements, however many there are. Raises Unavailable."""
+        of_runs = {secret for secret in secrets if run_keys.is_run_key(secret)}
+        others = set(secrets) - of_runs
+        holding = run_keys.holding(self._store, of_runs) | keys.holding(self._store, self._clock, others)
+        return set(secrets) - holding
 
 
 def _shown(options: Mapping[str, Any]) -> tuple[str, str, str]:

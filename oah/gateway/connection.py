@@ -42,6 +42,10 @@ MOST_BESIDE = 32
 """Requests of one client that wait for messages while it goes on; then it is read no further."""
 
 
+MOST_OF_RUN = 32
+"""Connections with the key of one run."""
+
+
 class Connection(asyncio.Protocol):
     """All methods are for the loop's thread."""
 
@@ -148,6 +152,9 @@ class Connection(asyncio.Protocol):
             return
         self._transport.write(data)
         self.written += len(data)
+        if self.unsent and self not in self.hub.attention.unsent:
+            self.moved = (self.written - self.unsent, self.hub.now())
+            self.hub.attention.note(self.hub.attention.unsent, self)
         if self._paused and self.unsent > self.hub.rules.max_pending:
             self.end("slow", "Slow Consumer")
 
@@ -288,7 +295,12 @@ class Connection(asyncio.Protocol):
             raise Violation("no responders requires headers support")
         if self.identity is not None and self.subscriptions and identity.workspace_id != self.identity.workspace_id:
             raise Violation("CONNECT comes first")
+        if identity.run is not None and self.hub.agents(identity.run) >= MOST_OF_RUN:
+            raise Violation("maximum connections exceeded")
         self.identity = identity
+        self.hub.attention.nameless.discard(self)
+        if identity.secret:
+            self.hub.attention.note(self.hub.attention.keyed, self)
         self.connected = True
         self._parser.locked = False
         self.ok()
@@ -316,7 +328,7 @@ class Connection(asyncio.Protocol):
         subscription = Subscription(self, command.sid, command.subject, command.queue)
         if subjects.is_ours(command.subject):
             return self.hub.desk.subscribe(subscription)
-        if not subjects.is_pattern(command.subject):
+        if not subjects.is_pattern(command.subject) or (self.identity and not self.identity.hears(command.subject)):
             self.refuse(subscription)
             return None
         self.keep(subscription)

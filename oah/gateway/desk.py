@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from oah.errors import Forbidden, OahError, RequestError, Unavailable
+from oah.errors import Forbidden, NotFound, OahError, RequestError, Unavailable
 from oah.gateway import answers, frames, letters, subjects
 from oah.gateway.access import Identity
 from oah.gateway.commands import Publish
@@ -50,20 +50,24 @@ class Desk:
         return self._ask(connection, command, asked)
 
     @staticmethod
-    def _forbidden(identity: Identity | None, asked: Asked) -> Forbidden | None:
+    def _forbidden(identity: Identity | None, asked: Asked) -> RequestError | None:
         if identity is None:
             return Forbidden("no key was shown")
         if not identity.writes and asked.verb not in (Verb.LIST, Verb.QUERY, Verb.DISCOVER):
             return Forbidden("the key may only read")
         if asked.address and not identity.reaches(asked.address):
             return Forbidden("mailboxes of sessions are reached with a key")
+        if asked.verb is not Verb.SEND and not identity.reads(asked.address):
+            return NotFound(f"no mailbox {asked.address}", code="mailbox_not_found")
         return None
 
     def _send(self, connection: Client, command: Publish, asked: Asked) -> Awaitable[None] | None:
         identity = connection.identity
         assert identity is not None
         try:
-            letter = letters.outgoing(asked, command, workspace_id=identity.workspace_id, sender=identity.by)
+            letter = letters.outgoing(
+                asked, command, workspace_id=identity.workspace_id, sender=identity.by, agent=identity.sender
+            )
         except RequestError as error:
             self._refuse(connection, command, answers.failed(error))
             return None
@@ -132,7 +136,10 @@ class Desk:
         connection = subscription.connection
         reading = subjects.read_subscription(subscription.subject)
         identity = connection.identity
-        if isinstance(reading, Refused) or identity is None or not identity.reaches(reading.address):
+        if isinstance(reading, Refused) or identity is None:
+            connection.refuse(subscription)
+            return None
+        if not identity.reaches(reading.address) or not identity.reads(reading.address):
             connection.refuse(subscription)
             return None
         if subscription.queue is not None and not identity.writes:

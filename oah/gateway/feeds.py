@@ -78,7 +78,7 @@ class Feed:
         self._had = Watermarks()
         self._limit = FEWEST
         self._pump = Pump(mail.loop, self._work)
-        self._unwatch = mail.watch(mailbox.id, self._told)
+        self._unwatch = mail.watch(mailbox.id, self._told, seen=mailbox)
         self._pump.ring()
 
     def leave(self, subscription: Subscription) -> None:

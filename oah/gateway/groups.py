@@ -56,7 +56,7 @@ class Group:
         self._limit = 1
         self._gathered = False
         self._pump = Pump(mail.loop, self._work)
-        self._unwatch = mail.watch(mailbox.id, self._told)
+        self._unwatch = mail.watch(mailbox.id, self._told, seen=mailbox)
 
     def join(self, subscription: Subscription) -> None:
         """One more member."""
@@ -158,10 +158,16 @@ class Groups:
         found.join(subscription)
         return found
 
-    def ring(self) -> None:
-        """All look again."""
-        for group in list(self._groups.values()):
-            group.ring()
+    async def look_for_ended(self) -> None:
+        """Groups look again where leases have ended and nobody has told: whoever tells may be away. Raises
+        Unavailable."""
+        names = {key.mailbox_id for key in self._groups}
+        if not names:
+            return
+        ended = await self._mail.call(self._mail.post.ended_leases, names)
+        for key, group in list(self._groups.items()):
+            if key.mailbox_id in ended:
+                group.ring()
 
     def _forget(self, group: Group) -> None:
         if self._groups.get(group.key) is group:

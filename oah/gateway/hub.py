@@ -7,6 +7,7 @@ from typing import Any
 
 from oah.gateway import frames
 from oah.gateway.access import Access
+from oah.gateway.attention import Attention
 from oah.gateway.connection import Connection
 from oah.gateway.desk import Desk
 from oah.gateway.groups import Groups
@@ -16,6 +17,7 @@ from oah.gateway.rules import GatewayRules
 from oah.gateway.sender import Sender
 from oah.gateway.switch import Switch
 from oah.ports.clock import Ids
+from oah.ports.store import RunFence
 
 
 class Hub:
@@ -26,6 +28,7 @@ class Hub:
         self.telemetry, self.loop, self.now = mail.telemetry, mail.loop, mail.now
         self.name = f"{rules.name}.{ids.nonce()[:12]}"
         self.connections: set[Connection] = set()
+        self.attention: Attention[Connection] = Attention()
         self.groups = Groups(mail)
         self.sender = Sender(mail.send, mail.now, mail.telemetry)
         self.switch = Switch(self.sender, ids.chance)
@@ -42,6 +45,8 @@ class Hub:
     def arrived(self, connection: Connection) -> None:
         """A client is here."""
         self.connections.add(connection)
+        if connection.identity is None:
+            self.attention.note(self.attention.nameless, connection)
         self.telemetry.gauge("oah_gateway_connections", len(self.connections))
         connection.write(frames.info({**self.info, "client_id": connection.number}))
         if len(self.connections) > self.rules.max_connections:
@@ -50,9 +55,14 @@ class Hub:
     def leave(self, connection: Connection, reason: str) -> None:
         """A client is being let go, or has gone: what it held is for others."""
         self.connections.discard(connection)
+        self.attention.forget(connection)
         self.telemetry.gauge("oah_gateway_connections", len(self.connections))
         self.telemetry.count("oah_gateway_ends_total", reason=reason)
         self.mail.left(connection)
+
+    def agents(self, run: RunFence) -> int:
+        """How many connections an attempt has."""
+        return sum(each.identity is not None and each.identity.run == run for each in self.attention.keyed)
 
     def subscribed(self, change: int) -> None:
         """One more or one less."""

@@ -5,24 +5,29 @@ from __future__ import annotations
 from datetime import timedelta
 
 from oah.core.model.ids import WorkspaceId
-from oah.core.model.message import Message, Priority, priority_of
+from oah.core.model.mailbox import SESSION_PREFIX
+from oah.core.model.message import Message, MessageMode, Priority, Sender, priority_of
 from oah.errors import InvalidRequest
 from oah.gateway import headers
 from oah.gateway.commands import Publish
 from oah.gateway.subjects import Asked
-from oah.ports.mailboxes import Outgoing
+from oah.ports.mailboxes import ForAgent, Outgoing
 
 LONGEST_SECONDS = 10**9
 
 
-def outgoing(asked: Asked, command: Publish, *, workspace_id: WorkspaceId, sender: str) -> Outgoing:
-    """What is to be sent. The subject's priority counts before the header's. Raises InvalidRequest."""
+def outgoing(
+    asked: Asked, command: Publish, *, workspace_id: WorkspaceId, sender: str, agent: Sender | None = None
+) -> Outgoing:
+    """What is to be sent. The subject's priority counts before the header's. ``agent``: who sends, if it is one.
+    Raises InvalidRequest."""
     said = headers.fields(command.headers) if command.headers else []
     priority = asked.priority
     if priority is None:
         word = headers.first(said, headers.PRIORITY)
         priority = Priority.NORMAL if word is None else priority_of(word)
     tags = headers.first(said, headers.TAGS)
+    to_agent = asked.address.startswith(SESSION_PREFIX)
     return Outgoing(
         workspace_id=workspace_id,
         address=asked.address,
@@ -35,6 +40,7 @@ def outgoing(asked: Asked, command: Publish, *, workspace_id: WorkspaceId, sende
         tags=tuple(filter(None, (tag.strip() for tag in tags.split(",")))) if tags else (),
         ttl=_duration(headers.first(said, headers.TTL), headers.TTL),
         delay=_duration(headers.first(said, headers.DELAY), headers.DELAY),
+        for_agent=ForAgent(mode=MessageMode.WAIT, sender=agent) if agent is not None and to_agent else None,
     )
 
 

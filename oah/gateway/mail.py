@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from oah.core.model.ids import MailboxId, WorkspaceId
+from oah.core.model.mailbox import Mailbox
 from oah.core.model.message import Message, Priority
 from oah.errors import OahError, RequestError
 from oah.gateway.subscription import Client
@@ -116,14 +117,18 @@ class Mail:
         """A message of a mailbox was written to a client."""
         self.telemetry.count("oah_gateway_pushed_total")
 
-    def watch(self, mailbox_id: MailboxId, call: Callable[[Head], None]) -> Callable[[], None]:
-        """Be told, in the loop, until what is returned is called."""
+    def watch(
+        self, mailbox_id: MailboxId, call: Callable[[Head], None], *, seen: Mailbox | None = None
+    ) -> Callable[[], None]:
+        """Be told, in the loop, until what is returned is called. ``seen``: as it was read a moment ago, where all of
+        it is read next."""
 
         def told(_mailbox_id: MailboxId, head: Head) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody wants to know
                 self.loop.call_soon_threadsafe(call, head)
 
-        return self._watch.watch(mailbox_id, told)
+        head = None if seen is None else Head(seen.last_seq, gone=False, turn=seen.turn)
+        return self._watch.watch(mailbox_id, told, seen=head)
 
     def news(self, mailbox_id: MailboxId) -> News:
         """To wait for."""

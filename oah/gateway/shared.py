@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from oah.gateway.access import Access
+from oah.gateway.attention import Attention
 from oah.gateway.desk import Desk
 from oah.gateway.mail import Mail
 from oah.gateway.rules import GatewayRules
 from oah.gateway.switch import Switch
+from oah.ports.store import RunFence
 from oah.ports.telemetry import Telemetry
 
 
@@ -20,6 +22,7 @@ class Shared(Protocol):
     name: str
     rules: GatewayRules
     access: Access
+    attention: Attention[Any]  # of connections, which import this module
     desk: Desk
     switch: Switch
     telemetry: Telemetry
@@ -35,3 +38,4 @@ class Shared(Protocol):
     def arrived(self, connection: Any) -> None: ...
     def leave(self, connection: Any, reason: str) -> None: ...
     def subscribed(self, change: int) -> None: ...
+    def agents(self, run: RunFence) -> int: ...

@@ -20,6 +20,8 @@ ROOT = "$mq9"
 BASE = f"{ROOT}.AI."
 MESSAGES = f"{BASE}MAILBOX.MSG."
 LONGEST_SUBJECT = 1_024
+LITERAL_TOKENS = 2
+"""An answer of ours goes to a listener on another connection only where its pattern names so much of the subject."""
 _ADDRESS = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*\Z")
 _PRIORITIES = {priority.word: priority for priority in Priority}
 
@@ -94,6 +96,12 @@ def is_literal(subject: str) -> bool:
 def is_pattern(subject: str) -> bool:
     """Whether something can be subscribed by that."""
     return bool(subject) and len(subject) <= LONGEST_SUBJECT and _tokens_are(subject.split("."), wild=True)
+
+
+def names_much(pattern: str) -> bool:
+    """Whether it begins like an inbox that somebody has chosen, not like everybody's."""
+    tokens = pattern.split(".")
+    return len(tokens) >= LITERAL_TOKENS and not {"*", ">"} & set(tokens[:LITERAL_TOKENS])
 
 
 def _tokens_are(tokens: Sequence[str], *, wild: bool) -> bool:

@@ -17,9 +17,6 @@ from oah.gateway.sender import Sender
 from oah.gateway.subjects import Asked, Verb
 from oah.gateway.subscription import Client, Subscription
 
-LITERAL_TOKENS = 2
-"""An answer of ours goes to a listener on another connection only where its pattern names so much of the subject."""
-
 
 class Switch:
     """One of the process; for the loop's thread. ``chance``: in [0, 1)."""
@@ -67,7 +64,7 @@ class Switch:
             return
         found = list(self.interest(client).matching(reply))
         own = [each for each in found if each.connection is client]
-        for listener in own or [each for each in found if _names_much(each.subject)]:
+        for listener in own or [each for each in found if subjects.names_much(each.subject)]:
             listener.deliver(reply, payload)
 
     def _into_mailbox(self, client: Client, reply: str, payload: bytes) -> None:
@@ -78,8 +75,3 @@ class Switch:
             return
         letter = letters.outgoing(asked, Publish(reply, payload), workspace_id=identity.workspace_id, sender="gateway")
         self._sender.submit(letter, lambda _answer: None)
-
-
-def _names_much(pattern: str) -> bool:
-    tokens = pattern.split(".")
-    return len(tokens) >= LITERAL_TOKENS and not {"*", ">"} & set(tokens[:LITERAL_TOKENS])

@@ -1,4 +1,4 @@
-"""What goes with its parent: live runs whose parent was cancelled or is asked to stop."""
+"""What goes with its parent: live runs whose parent was cancelled or is asked to stop; what a run's agent opens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from oah.core.model.ids import RunId
+from oah.core.model.ids import ClaimToken, RunId
+from oah.core.model.session import Session
+from oah.core.policy.children import Bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The attempt whose agent starts a run or opens a session: while it lasts, and within the bounds of its tree."""
+
+    run_id: RunId
+    attempt: int
+    token: ClaimToken
+    bounds: Bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +30,24 @@ class Child:
 
 
 class ChildrenStore(Protocol):
-    """Reading only: each child is cancelled in a transaction of its own."""
+    """Each child is cancelled in a transaction of its own."""
+
+    def open_child_session(self, session: Session, parent: Parent) -> tuple[Session, bool]:
+        """A session of its own for a child; or the one of that id which the same run has opened before, and whether it
+        did.
+
+        Raises Conflict ``attempt_over``, ``run_stopping``, ``too_many_children``; ``idempotency_conflict`` when the one
+        that is there is of another lane, or not this run's; NotFound (workspace).
+        """
+        ...
 
     def parents_of_live(self, *, after: RunId | None, limit: int) -> list[RunId]:
         """Runs with live children that nobody has asked to stop yet, in the order of their ids, from ``after`` on."""
         ...
 
     def with_live_children(self, runs: Sequence[RunId]) -> set[RunId]:
-        """Those of the runs of which a child is queued or active, by index."""
+        """Those of the runs of which a child is queued or active in another session, by index. One in the session of
+        its parent begins after its parent's end: nobody in it can wait for that."""
         ...
 
     def children_to_cancel(self, parents: Sequence[RunId], *, limit: int) -> list[Child]:

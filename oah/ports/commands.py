@@ -31,6 +31,10 @@ class CommandKind(StrEnum):
     """Of a run that is asked to stop: kill its agent ``data.after_ms`` after the worker heard of it, if need be."""
 
 
+KEPT = "kept"
+"""In the data of a cordon: there is a row of it, which is also for who comes after this worker."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerCommand:
     """A row of ``worker_commands`` that the worker has not seen yet."""

@@ -7,7 +7,7 @@ order of the commits: who has read up to a number has missed nothing below it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -170,7 +170,8 @@ class MailboxStore(Protocol):
     def create_mailbox(self, new: NewMailbox, *, most: int | None = None) -> Created:
         """Idempotent by address; the first ttl, limit and description stand. One that has expired is replaced by a new
         one, whose messages are none of the old. Concurrent calls: exactly one is told ``new``. Raises LimitReached
-        ``mailboxes_full`` where the workspace has ``most`` of them, NotFound for an unknown workspace."""
+        ``mailboxes_full`` where ``most`` of the workspace live (those of sessions do not count), at the cost of a
+        look at a count; NotFound for an unknown workspace."""
         ...
 
     def mailbox(self, workspace_id: WorkspaceId, address: str) -> Mailbox:
@@ -235,8 +236,9 @@ class MailboxStore(Protocol):
         """Delete all, the delayed ones too; how many. Raises NotFound, Conflict ``session_mailbox``."""
         ...
 
-    def heads(self, mailboxes: Sequence[MailboxId]) -> Mapping[MailboxId, Head]:
-        """One statement for all that a process has subscribers of."""
+    def heads(self, known: Mapping[MailboxId, Head | None]) -> Mapping[MailboxId, Head]:
+        """What has become of all that a process has readers of, in one statement: those that are not as they were
+        known (None: not at all). What has expired, was deleted or never was is gone, also when that is known."""
         ...
 
     def lease_messages(
@@ -277,6 +279,10 @@ class MailboxStore(Protocol):
 
     def extend_leases(self, holder: str, *, lease: timedelta) -> int:
         """A member that lives keeps what it holds."""
+        ...
+
+    def ended_leases(self, mailboxes: Collection[MailboxId]) -> set[MailboxId]:
+        """In which of them a lease is over that no sweep has ended yet: one statement, by index."""
         ...
 
     def release_holder(self, holder: str) -> list[tuple[MailboxId, int]]:

@@ -16,6 +16,10 @@ from oah.core.model.run import Step
 from oah.ports.rows import AfterRun, RunFence
 from oah.ports.steps import Inside
 
+TERMINAL = "terminal"
+"""Who has "answered" a question that has left the program's screen: somebody at the terminal, or the program itself
+when its countdown was over."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from oah.core.model.ids import ClaimToken, RunId, SessionId, WorkerId, WorkspaceId
@@ -23,7 +22,7 @@ from oah.core.model.run import (
     StopReason,
 )
 from oah.core.model.session import HoldReason, Session
-from oah.core.policy.recovery import SAYS_NOTHING, Override
+from oah.ports.children import Parent
 from oah.ports.pauses import IsPaused
 
 T = TypeVar("T")
@@ -64,6 +63,7 @@ class NewRun:
     is asked to stop, this one goes before all others. ``steer``: said into the active run instead, if there is one."""
     by: str = ""
     """Who submits it: also who asks the active run to stop."""
+    parent: Parent | None = None  # where its agent submits it
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +204,18 @@ class Settlement:
 
 
 @dataclass(frozen=True, slots=True)
+class DeferredRun:
+    """A delayed run, as a remaining duration (never negative)."""
+
+    hear_session: SessionId
+    run_id: RunId
+    lane: Lane
+    workspace_id: WorkspaceId
+    ready_class: ReadyClass
+    due_in: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class AfterRun:
     """What the session looks like after settle, release, or cancel: where ``free`` must put it."""
 
@@ -215,9 +227,9 @@ class AfterRun:
     until_in: timedelta | None = None
     event_number: int = 0
     status: RunStatus | None = None
+    """The status now; a settle of a run whose cancel was asked for may end as the outcome says."""
     priority: int = 0
     """Of the first eligible run."""
-    """The status now; a settle of a run whose cancel was asked for may end as the outcome says."""
     voided: bool = False
     """The run was rolled back: an agent that was to be kept is ended, the session's next run starts fresh."""
     due: DeferredRun | None = None
@@ -261,93 +273,7 @@ class MarkReply:
         return tuple(stop.fence for stop in self.stops)
 
 
-# --- recovery -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerRow:
-    """``session_owners`` with what recovery needs to decide; ``age`` of ``seen_at`` by the database's clock.
-
-    ``seen_at`` is kept verbatim (text or datetime of the driver, as ISO 8601 with microseconds) for compare-and-set."""
-
-    session_id: SessionId
-    worker_id: WorkerId
-    token: ClaimToken
-    parked: bool
-    seen_at: str
-    age: timedelta
-    lane: Lane
-    workspace_id: WorkspaceId
-    ready_class: ReadyClass | None
-    """Class to restore or recover into: of the active run, else the highest waiting."""
-    run_id: RunId | None = None
-    run_status: RunStatus | None = None
-    attempt: int = 0
-    recovery_attempts: int = 0
-    cancel_requested: bool = False
-    run_policy: Override = SAYS_NOTHING
-    workspace_policy: Override = SAYS_NOTHING
-
-
-class RecoveryAction(StrEnum):
-    """What recovery does with one orphan."""
-
-    REQUEUE = "requeue"
-    FAIL = "fail"
-    QUARANTINE = "quarantine"
-    CANCEL = "cancel"
-    DROP_OWNER = "drop_owner"
-    """No active run: only the owner row goes."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryWrite:
-    """A decision to apply by compare-and-set on status, attempt, token and the ``seen_at`` that was read."""
-
-    owner: OwnerRow
-    action: RecoveryAction
-    strategy: str
-    max_attempts: int
-    reason: str
-    """``worker_lost``, ``worker_restarted`` …"""
-    by: str
-    policy_from: Mapping[str, str] = field(default_factory=dict)
-    """Which source said ``strategy`` and ``max_attempts``."""
-
-
-# --- reconcile, rehydrate, relay ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class QueuedSession:
-    """A session with queued runs as SQL sees it: what the broker ought to know."""
-
-    session_id: SessionId
-    lane: Lane
-    workspace_id: WorkspaceId
-    ready_class: ReadyClass | None
-    """Highest eligible class; None: only deferred runs."""
-    first_run_id: RunId | None
-    holds: tuple[HoldReason, ...]
-    until_in: timedelta | None
-    owner: OwnerRow | None
-    oldest_age: timedelta
-    wrong_epoch: bool
-    priority: int = 0
-    """Of its first eligible run."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeferredRun:
-    """A delayed run, as a remaining duration (never negative)."""
-
-    hear_session: SessionId
-    run_id: RunId
-    lane: Lane
-    workspace_id: WorkspaceId
-    ready_class: ReadyClass
-    due_in: timedelta
-
+# --- reading --------------------------------------------------------------------------------------------------------
 
 EXCERPT = 2_000
 """Characters of an input that a list of runs shows: a page of whole ones could be hundreds of megabytes."""
@@ -359,6 +285,7 @@ class RunFilter:
 
     workspace_id: WorkspaceId | None = None
     session_id: SessionId | None = None
+    parent_run_id: RunId | None = None
     status: tuple[RunStatus, ...] = ()
     error_code: str | None = None
     recovery_state: RecoveryState | None = None

@@ -1,8 +1,8 @@
 """Schedules: runs that time submits, exactly once per fire time.
 
 Times are judged by the database's clock alone, so that controllers whose clocks differ fire the same moments. A firing
-is exactly once by three things: its run has an idempotency key made of the schedule and the fire time, its row has the
-same primary key, and the schedule moves on by compare-and-set.
+is exactly once by this: its run (with its session, where it gets one of its own), its row, whose primary key is the
+schedule and the fire time, and the schedule's moving on by compare-and-set are one transaction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 from oah.core.model.ids import RunId, SessionId, WorkspaceId
 from oah.core.model.schedule import Firing, Overlap, Schedule
-from oah.ports.rows import Page
+from oah.core.model.session import Session
+from oah.ports.rows import Accepted, NewRun, Page, SubmitLimits
 
 
 class CronTimes(Protocol):
@@ -63,6 +64,24 @@ class DueSchedule:
     previous: RunId | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueRun:
+    """What a fire time is to become. `session`: made together with the run, and takes no other; None: the run's is
+    there already."""
+
+    fire_at: datetime
+    run: NewRun
+    session: Session | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fired:
+    """What was written of a schedule that was due. `accepted`: its run, if there is one."""
+
+    firings: Sequence[Firing]
+    accepted: Accepted | None = None
+
+
 class ScheduleStore(Protocol):
     """Rows of schedules and of their firings. Changes leave rows in the audit."""
 
@@ -106,16 +125,23 @@ class ScheduleStore(Protocol):
         """The database's moment, and the schedules whose time has come by it, the most overdue first."""
         ...
 
-    def end_firing(self, schedule: Schedule, firings: Sequence[Firing], *, next_at: datetime | None, keep: int) -> bool:
-        """Write the firings and move on, if the schedule still stands where it was read; False: somebody else did, or
-        it was changed. When it will not come back to this time, firings that have a run are written all the same. The
-        oldest firings beyond `keep` go."""
+    def fire(
+        self,
+        schedule: Schedule,
+        firings: Sequence[Firing],
+        *,
+        due: DueRun | None,
+        next_at: datetime | None,
+        limits: SubmitLimits,
+        keep: int,
+    ) -> Fired | None:
+        """Submit the run, write its firing and these, and move on: all of it, if the schedule still stands where it was
+        read, or nothing. None: somebody else fired it, or it was changed. A run that is refused is a firing that says
+        so, and leaves no session; a fire time that has a firing gets no other run. The oldest firings beyond `keep`
+        go."""
         ...
 
-    def fired_run(self, workspace_id: WorkspaceId, key: str) -> RunId | None:
-        """The run that was accepted under an idempotency key."""
-        ...
-
-    def add_firing(self, firing: Firing, *, by: str) -> None:
-        """One that was made by hand: the schedule does not move."""
+    def trigger(self, schedule: Schedule, due: DueRun, *, limits: SubmitLimits, by: str) -> Accepted:
+        """The run and its firing, by hand: the schedule does not move. Raises NotFound, and what a submit raises; then
+        nothing is written."""
         ...

@@ -5,7 +5,7 @@ Every write is fenced: it passes while the run is active, and under a key of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -96,6 +96,10 @@ class StepStore(Protocol):
 
     def active_fence(self, run_id: RunId) -> RunFence | None:
         """The fence of the attempt that is under way; None: there is none."""
+        ...
+
+    def active_fences(self, runs: Collection[RunId]) -> Mapping[RunId, RunFence]:
+        """The same of many, in one statement; those that have one."""
         ...
 
     def begin_step(self, inside: Inside, step: NewStep) -> Step:

@@ -29,11 +29,13 @@ from oah.ports.audit import AuditStore
 from oah.ports.children import ChildrenStore
 from oah.ports.commands import CommandKind, CommandStore, WorkerCommand
 from oah.ports.conversations import ConversationStore
+from oah.ports.cordons import CordonStore
 from oah.ports.dead_letters import DeadLetterStore
 from oah.ports.figures import FigureStore
 from oah.ports.jobs import JobStore
 from oah.ports.mailboxes import MailboxStore
 from oah.ports.messages import MessageStore
+from oah.ports.orphans import OwnerRow, QueuedSession, RecoveryAction, RecoveryWrite
 from oah.ports.pauses import PauseStore
 from oah.ports.questions import QuestionStore
 from oah.ports.requeue import RequeueStore
@@ -52,11 +54,7 @@ from oah.ports.rows import (
     NewRun,
     NothingEligible,
     OutputChunk,
-    OwnerRow,
     Page,
-    QueuedSession,
-    RecoveryAction,
-    RecoveryWrite,
     RetryPlan,
     RunFence,
     RunFilter,
@@ -236,6 +234,11 @@ class CatalogStore(Protocol):
         by: str = "system",
     ) -> ApiKey: ...
     def key_by_digest(self, digest: str) -> ApiKey | None: ...
+
+    def keys_by_digest(self, digests: Collection[str]) -> Mapping[str, ApiKey]:
+        """The same of many, in one statement; those that there are."""
+        ...
+
     def keys(self, workspace_id: WorkspaceId | None) -> list[ApiKey]: ...
     def revoke_key(self, key_id: KeyId, *, by: str = "system") -> ApiKey: ...
 
@@ -325,6 +328,7 @@ class Store(
     RolloutStore,
     PauseStore,
     ScheduleStore,
+    CordonStore,
     Protocol,
 ):
     """Everything the store offers; one object per process, safe to use from many threads."""

@@ -33,10 +33,18 @@ def find(broker: Broker, named: str) -> WorkerReport:
     return max(found, key=lambda report: report.started_at)
 
 
+def of_pool(broker: Broker, pool: str) -> list[WorkerReport]:
+    """Those of a pool that are alive now. Raises NotFound, Unavailable."""
+    reports = sorted((each for each in broker.workers() if each.pool == pool), key=lambda each: each.id)
+    if not reports:
+        raise NotFound(f"no worker of pool '{pool[:80]}' is alive", hint="`oah worker list` shows who is")
+    return reports
+
+
 def command(
     store: Store, broker: Broker, named: str, kind: CommandKind, *, by: str, drain: Drain = AS_SET
 ) -> WorkerReport:
-    """Cordon, uncordon or drain. The row is committed before this returns. Raises NotFound, Unavailable."""
+    """The row is committed before this returns. Raises NotFound, Unavailable."""
     report = find(broker, named)
     order(store, broker, [report.id], kind, by=by, drain=drain)
     return report
@@ -46,9 +54,7 @@ def command_pool(
     store: Store, broker: Broker, pool: str, kind: CommandKind, *, by: str, drain: Drain = AS_SET
 ) -> list[WorkerReport]:
     """The same to every worker of a pool that is alive now. Raises NotFound, Unavailable."""
-    reports = sorted((each for each in broker.workers() if each.pool == pool), key=lambda each: each.id)
-    if not reports:
-        raise NotFound(f"no worker of pool '{pool[:80]}' is alive", hint="`oah worker list` shows who is")
+    reports = of_pool(broker, pool)
     order(store, broker, [each.id for each in reports], kind, by=by, drain=drain)
     return reports
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import count
 
 from oah.core.model.run import RunStatus
-from oah.core.model.schedule import Firing, FiringOutcome, Schedule
+from oah.core.model.schedule import Firing, FiringOutcome, Schedule, refused
 from oah.core.policy.schedules import Plan, Rules, View, plan
 from oah.errors import InvalidRequest, NotFound, RequestError
-from oah.ports.schedules import DueSchedule
+from oah.ports.schedules import DueRun, DueSchedule
 from oah.ports.telemetry import Telemetry
 from oah.services.cancel import cancel
 from oah.services.schedules import Clerk
@@ -47,7 +47,7 @@ class Backlog:
 
 @dataclass(frozen=True, slots=True)
 class FireSchedules:
-    """One pass. Whoever else passes at the same moment makes the same runs, which are then one. Raises Unavailable."""
+    """One pass. Of several that pass at the same moment one writes, the others find it done. Raises Unavailable."""
 
     clerk: Clerk
     telemetry: Telemetry
@@ -77,19 +77,37 @@ class FireSchedules:
             following = times.next(schedule.cron, schedule.timezone, after=max(latest, schedule.next_at, now))
         except InvalidRequest as error:  # it could be read when it was written: another zone database, another release
             log.warning("schedule %s fires no more: %s", schedule.name, error.message)
-            firings = [_firing(schedule, schedule.next_at, FiringOutcome.REFUSED, f"{error.code}: {error.message}")]
-            following = None
-        else:
-            view = View(schedule.next_at, max(latest, schedule.next_at), since, schedule.overlap, self._previous(found))
-            decided = plan(view, self.rules)
-            if decided.missed is not None and self.clerk.submitted(schedule, view.due):
-                # A leader died over it, and nobody was there for a while: first this one, the others are still due.
-                decided, following = Plan(fire=view.due), times.next(schedule.cron, schedule.timezone, after=view.due)
-            firings = [*self._missed(schedule, decided, view), *self._fired(schedule, decided, found)]
-        if self.clerk.store.end_firing(schedule, firings, next_at=following, keep=KEPT):
-            for firing in firings:
-                self.telemetry.count("oah_schedule_firings_total", outcome=str(firing.outcome))
-                log.info("schedule %s at %s: %s", schedule.name, firing.fire_at.isoformat(), firing.outcome)
+            self._write(schedule, [refused(schedule, schedule.next_at, error)], None, following=None)
+            return
+        view = View(schedule.next_at, max(latest, schedule.next_at), since, schedule.overlap, self._previous(found))
+        decided = plan(view, self.rules)
+        firings, due = self._missed(schedule, decided, view), None
+        if decided.skip is not None:
+            firings.append(_firing(schedule, decided.skip, FiringOutcome.SKIPPED, f"{found.previous} has not ended"))
+        if decided.fire is not None:
+            by = f"schedule:{schedule.name}"
+            if decided.cancel and found.previous is not None:
+                with contextlib.suppress(NotFound):  # it is gone meanwhile
+                    cancel(self.clerk.store, self.clerk.broker, self.clerk.epoch(), found.previous, None, by=by)
+            try:
+                due = self.clerk.due(schedule, decided.fire, by=by)
+            except RequestError as error:
+                firings.append(refused(schedule, decided.fire, error))
+        self._write(schedule, firings, due, following=following)
+
+    def _write(
+        self, schedule: Schedule, firings: Sequence[Firing], due: DueRun | None, *, following: datetime | None
+    ) -> None:
+        fired = self.clerk.store.fire(
+            schedule, firings, due=due, next_at=following, limits=self.clerk.limits, keep=KEPT
+        )
+        if fired is None:
+            return
+        if fired.accepted is not None:
+            self.clerk.hear(fired.accepted)
+        for firing in fired.firings:
+            self.telemetry.count("oah_schedule_firings_total", outcome=str(firing.outcome))
+            log.info("schedule %s at %s: %s", schedule.name, firing.fire_at.isoformat(), firing.outcome)
 
     def _previous(self, found: DueSchedule) -> RunStatus | None:
         if found.previous is None:
@@ -115,27 +133,6 @@ class FireSchedules:
         told = f"{told}, the last at {at.isoformat()}" if over else f"more than {told}"
         return [_firing(schedule, decided.missed, FiringOutcome.MISSED, told)]
 
-    def _fired(self, schedule: Schedule, decided: Plan, found: DueSchedule) -> list[Firing]:
-        if decided.skip is not None:
-            return [_firing(schedule, decided.skip, FiringOutcome.SKIPPED, f"{found.previous} has not ended")]
-        if decided.fire is None:
-            return []
-        by = f"schedule:{schedule.name}"
-        if decided.cancel and found.previous is not None:
-            with contextlib.suppress(NotFound):  # it is gone meanwhile
-                cancel(self.clerk.store, self.clerk.broker, self.clerk.epoch(), found.previous, None, by=by)
-        answer = self.clerk.submit(schedule, decided.fire, by=by)
-        if isinstance(answer, RequestError):
-            return [_firing(schedule, decided.fire, FiringOutcome.REFUSED, f"{answer.code}: {answer.message}")]
-        return [
-            Firing(
-                schedule_id=schedule.id,
-                fire_at=decided.fire,
-                outcome=FiringOutcome.SUBMITTED,
-                run_id=answer.id,
-            )
-        ]
-
 
 def _firing(schedule: Schedule, fire_at: datetime, outcome: FiringOutcome, detail: str) -> Firing:
-    return Firing(schedule_id=schedule.id, fire_at=fire_at, outcome=outcome, detail=detail[:500])
+    return Firing(schedule_id=schedule.id, fire_at=fire_at, outcome=outcome, detail=detail)

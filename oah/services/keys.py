@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -82,6 +83,17 @@ def known_by(store: Store, clock: Clock, secret_digest: str) -> ApiKey:
     if key is None:
         raise Unauthorized("the key is unknown")
     return valid(clock, key)
+
+
+def holding(store: Store, clock: Clock, secrets: Iterable[str]) -> set[str]:
+    """Those of the keys that are neither revoked nor expired, of many. Raises Unavailable."""
+    digests = {secret: digest(secret) for secret in secrets}
+    found = store.keys_by_digest(set(digests.values()))
+    return {secret for secret, each in digests.items() if each in found and _holds(clock, found[each])}
+
+
+def _holds(clock: Clock, key: ApiKey) -> bool:
+    return key.revoked_at is None and (key.expires_at is None or key.expires_at > clock.now())
 
 
 def valid(clock: Clock, key: ApiKey) -> ApiKey:

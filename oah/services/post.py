@@ -6,7 +6,7 @@ those of others by a hint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -311,6 +311,10 @@ class Post:
     def extend(self, holder: str) -> int:
         """A member that lives keeps what it holds for another ``rules.lease``."""
         return self._store.extend_leases(holder, lease=self.rules.lease)
+
+    def ended_leases(self, mailboxes: Collection[MailboxId]) -> set[MailboxId]:
+        """Those of the mailboxes in which a lease is over that nobody has ended yet."""
+        return self._store.ended_leases(mailboxes)
 
     def leave(self, holder: str) -> int:
         """A member has gone: others get what it held. In how many mailboxes."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Iterable
 
 from oah.core.model.ids import RunId
 from oah.errors import Unauthorized
@@ -31,20 +32,37 @@ def is_run_key(secret: str) -> bool:
 
 def opened(store: StepStore, secret: str) -> RunFence:
     """The attempt whose key this is. Raises Unauthorized, also when it is over; Unavailable."""
-    if len(secret) > LONGEST or not secret.isascii():
-        raise _unknown()
-    run_id, _, rest = secret.removeprefix(PREFIX).rpartition(".")[0].rpartition(".")
-    mac = secret.rpartition(".")[2]
-    fence = store.active_fence(RunId(run_id)) if run_id else None
-    if fence is None or rest != str(fence.attempt) or not hmac.compare_digest(mac, _mac(fence)):
-        raise _unknown()
+    run_id = _run_of(secret)
+    fence = store.active_fence(run_id) if run_id is not None else None
+    if fence is None or not _opens(secret, fence):
+        raise Unauthorized("the key of the run is unknown, or its attempt is over")
     return fence
+
+
+def holding(store: StepStore, secrets: Iterable[str]) -> set[str]:
+    """Those whose attempts are under way, of many. Raises Unavailable."""
+    named = {secret: run_id for secret in secrets if (run_id := _run_of(secret)) is not None}
+    fences = store.active_fences(set(named.values()))
+    return {
+        secret
+        for secret, run_id in named.items()
+        if (fence := fences.get(run_id)) is not None and _opens(secret, fence)
+    }
+
+
+def _run_of(secret: str) -> RunId | None:
+    """The run that a key says it is of."""
+    if len(secret) > LONGEST or not secret.isascii():
+        return None
+    run_id = secret.removeprefix(PREFIX).rpartition(".")[0].rpartition(".")[0]
+    return RunId(run_id) if run_id else None
+
+
+def _opens(secret: str, fence: RunFence) -> bool:
+    rest, _, mac = secret.removeprefix(PREFIX).rpartition(".")
+    return rest == f"{fence.run_id}.{fence.attempt}" and hmac.compare_digest(mac, _mac(fence))
 
 
 def _mac(fence: RunFence) -> str:
     said = f"oah run key\n{fence.run_id}\n{fence.attempt}"
     return hmac.new(fence.token.encode(), said.encode(), hashlib.sha256).hexdigest()
-
-
-def _unknown() -> Unauthorized:
-    return Unauthorized("the key of the run is unknown, or its attempt is over")

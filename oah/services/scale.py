@@ -22,25 +22,24 @@ from oah.core.model.scaling import Going
 from oah.core.policy import scaling, shrinking
 from oah.core.policy.scaling import Decision, History
 from oah.core.policy.shrinking import Member
-from oah.errors import Conflict, OahError, Unavailable
+from oah.errors import Conflict, Unavailable
 from oah.ports.broker import Broker
 from oah.ports.clock import Clock, Ids
 from oah.ports.commands import CommandKind
 from oah.ports.rollouts import Order
-from oah.ports.scaling import NONE, DecisionFilter, NewDecision, Outcome, ScaleDecision, ScaleTarget
+from oah.ports.scaling import NONE, DecisionFilter, Outcome, ScaleDecision, ScaleTarget
 from oah.ports.store import Store
 from oah.ports.telemetry import Telemetry
 from oah.services.commands import hint
+from oah.services.scale_book import ScaleBook
 from oah.services.scale_look import AGAIN, LACKS, Look, Lookout, TargetFailed, asking
-from oah.services.scale_story import OUTSIDE, inputs, remembered, why
+from oah.services.scale_story import inputs, remembered, why
 from oah.services.signals import PoolSignals
 
 log = logging.getLogger(__name__)
 
 SETTLES = timedelta(seconds=2)
 """So long a worker must be empty before it goes: a claim that was under way when it was cordoned has come by then."""
-
-_SHOWN = ("size", "desired", "going", "reporting")
 
 LOOKING_ON = timedelta(seconds=1)
 """How often somebody who goes is looked at."""
@@ -81,9 +80,8 @@ class ScaleFleet:
         self._rules = rules
         self._pool = rules.pool
         self._clock = clock
-        self._ids = ids
-        self._telemetry = telemetry
         self._holder = holder
+        self._book = ScaleBook(store, ids, telemetry, pool=rules.pool, target=self._target_name, holder=holder)
         self._lookout = Lookout(store, signals, target, clock, rules.pool)
         self._begins = False
         self._forget()
@@ -104,16 +102,13 @@ class ScaleFleet:
 
     def clear(self) -> None:
         """No longer leader: the figures are another's now."""
-        for what in _SHOWN:
-            self._telemetry.forget("oah_scale_units", pool=self._pool, what=what)
+        self._book.clear()
 
     def _forget(self) -> None:
         self._begins = False
         self._history: History | None = None
         self._lookout.forget()
-        self._failure: str | None = None
-        self._size = 0
-        self._told_size: int | None = None
+        self._book.forget()
         self._busy = False
         self._judge_at = -math.inf
 
@@ -128,11 +123,11 @@ class ScaleFleet:
             log.info("scaling: %s", error.message)
             self._history = None
         except TargetFailed as failed:
-            self._tell_failure(failed.cause)
+            self._book.failed(failed.cause)
             if isinstance(failed.cause, Unavailable):
                 raise failed.cause from None
         else:
-            self._failure = None
+            self._book.failure = None
         return LOOKING_ON if self._busy else None
 
     def _pass(self) -> None:
@@ -153,9 +148,9 @@ class ScaleFleet:
         rules = self._rules.scaling
         decision = scaling.decide(signals, rules, current=look.staying, history=history, now=now)
         story = inputs(look.view, signals, decision, rules, staying=look.staying)
-        self._show(look, decision)
+        self._book.show(look, decision)
         if self._target is None:
-            self._note(look, decision, story)
+            self._book.note(look, decision, story)
         else:
             self._act(look, decision, story)
         self._history = decision.history
@@ -182,8 +177,8 @@ class ScaleFleet:
             self._change(look, decision, story, chosen, size)
         elif look.open is not None:
             self._go_on(look, look.open)
-        elif size != self._told_size:
-            self._tell_size(size)
+        elif size != self._book.told_size:
+            self._book.tell_size(size)
 
     def _chosen(self, look: Look, less: int) -> set[str]:
         """Who goes now: of those who are going some may stay, or others go instead."""
@@ -202,7 +197,7 @@ class ScaleFleet:
         back = [each.worker_id for name, each in going.items() if name not in chosen and each.ours]
         leaving = {name: going[name] if name in going else self._goes(look.of(name)) for name in sorted(chosen)}
         resized = size == look.state.size
-        if not resized and self._failure is not None and chosen == set(going):
+        if not resized and self._book.failure is not None and chosen == set(going):
             self._resize(look, size)  # it failed a moment ago, which is written down
             resized = True
         detail: dict[str, Any] = {} if size == look.state.size else {"size": size}
@@ -210,7 +205,7 @@ class ScaleFleet:
         orders = [Order(each, CommandKind.UNCORDON) for each in back if each is not None]
         orders += [Order(each, CommandKind.DRAIN, self._drain) for each in told if each is not None]
         reason = decision.reason if decision.desired != look.staying else "instead"
-        new = self._row(look.state.size, decision.desired, reason, Outcome.BEGUN)
+        new = self._book.row(look.state.size, decision.desired, reason, Outcome.BEGUN)
         new = replace(new, inputs=story, detail=detail, going=leaving)
         row = self._store.add_decision(new, over=look.open, orders=orders)
         log.info("pool %s: %d units, %d wanted: %s", self._pool, look.state.size, decision.desired, decision.reason)
@@ -219,16 +214,16 @@ class ScaleFleet:
             try:
                 self._resize(look, size)
             except TargetFailed as failed:
-                self._failure = failed.cause.message
-                self._end(row, Outcome.DRAINING if leaving else Outcome.FAILED, detail | why(failed.cause))
+                self._book.failure = failed.cause.message
+                self._book.end(row, Outcome.DRAINING if leaving else Outcome.FAILED, detail | why(failed.cause))
                 raise
-        self._end(row, Outcome.DRAINING if leaving else Outcome.SCALED, detail)
+        self._book.end(row, Outcome.DRAINING if leaving else Outcome.SCALED, detail)
 
     def _release(self, look: Look, row: ScaleDecision) -> None:
         """Begun with a target that is no longer ours: nobody would ever let them go, so they serve again."""
         told = [each.worker_id for each in row.going.values() if each.ours]
         orders = [Order(each, CommandKind.UNCORDON) for each in told if each is not None]
-        new = self._row(look.state.size, look.state.size, "target", Outcome.HELD)
+        new = self._book.row(look.state.size, look.state.size, "target", Outcome.HELD)
         why_not = {"why": f"the target was '{row.target}' and is '{self._target_name}' now"}
         self._store.add_decision(replace(new, detail=why_not), over=row, orders=orders)
         log.warning("pool %s: %s; %d workers serve again", self._pool, why_not["why"], len(orders))
@@ -242,7 +237,7 @@ class ScaleFleet:
     def _go_on(self, look: Look, row: ScaleDecision) -> None:
         """With what is written down, by this leader or by another."""
         if not look.going:
-            self._end(row, Outcome.SCALED if look.state.size == row.desired else Outcome.FAILED, row.detail)
+            self._book.end(row, Outcome.SCALED if look.state.size == row.desired else Outcome.FAILED, row.detail)
             return
         row = self._tell_again(look, row)
         if look.sure and not look.unborn:
@@ -283,7 +278,7 @@ class ScaleFleet:
         row = replace(row, going=left)
         self._busy = bool(left)
         detail = {**row.detail, "removed": [*row.detail.get("removed", ()), *names]}
-        self._end(row, Outcome.DRAINING if left else Outcome.SCALED, detail)
+        self._book.end(row, Outcome.DRAINING if left else Outcome.SCALED, detail)
 
     def _removable(self, look: Look, empty: set[str]) -> Sequence[str]:
         """As many of them as the target would really take if it shrank by so many."""
@@ -305,16 +300,6 @@ class ScaleFleet:
         assert self._target is not None
         with asking():
             self._target.resize(look.state, size, victims=victims)
-
-    def _tell_failure(self, error: OahError) -> None:
-        """Once, until it says something else or works again."""
-        self._telemetry.count("oah_scale_target_failures_total", pool=self._pool, target=self._target_name)
-        if error.message == self._failure:
-            return
-        self._failure = error.message
-        log.error("target %s of pool %s: %s", self._target_name, self._pool, error.message)
-        row = self._row(self._size, self._size, "target", Outcome.FAILED)
-        self._store.add_decision(replace(row, detail=why(error)))
 
     # --- workers ---
 
@@ -345,47 +330,6 @@ class ScaleFleet:
     def _hint(self, orders: Sequence[Order]) -> None:
         if orders:
             hint(self._broker, [each.worker_id for each in orders])
-
-    # --- what is told ---
-
-    def _row(self, current: int, desired: int, reason: str, outcome: Outcome) -> NewDecision:
-        return NewDecision(
-            id=self._ids.new("dec"),
-            pool=self._pool,
-            target=self._target_name,
-            holder=self._holder,
-            current=current,
-            desired=desired,
-            reason=str(reason),
-            outcome=outcome,
-        )
-
-    def _end(self, row: ScaleDecision, outcome: Outcome, detail: Mapping[str, Any]) -> None:
-        self._store.change_decision(row, outcome=outcome, detail=detail, going=row.going, by=self._holder)
-        self._telemetry.count("oah_scale_decisions_total", pool=self._pool, reason=row.reason, outcome=str(outcome))
-
-    def _note(self, look: Look, decision: Decision, story: Mapping[str, Any]) -> None:
-        """Nobody to act on it: written down when it is another than the last."""
-        rows = self._store.scale_decisions(DecisionFilter(pool=self._pool, limit=1)).items
-        if decision.desired == (rows[0].desired if rows else look.state.size):
-            return
-        row = self._row(look.state.size, decision.desired, decision.reason, Outcome.HELD)
-        self._store.add_decision(replace(row, inputs=story, detail={"why": "there is no target"}))
-        self._telemetry.count("oah_scale_decisions_total", pool=self._pool, reason=row.reason, outcome=str(row.outcome))
-
-    def _tell_size(self, size: int) -> None:
-        """Somebody else has changed it, which is all that the last decision does not say."""
-        rows = self._store.scale_decisions(DecisionFilter(pool=self._pool, limit=1)).items
-        if rows and rows[0].outcome is Outcome.SCALED and rows[0].desired != size:
-            self._store.add_decision(self._row(rows[0].desired, size, OUTSIDE, Outcome.SCALED))
-        self._told_size = size
-
-    def _show(self, look: Look, decision: Decision) -> None:
-        self._size = look.state.size
-        reporting = sum(1 for each in look.members if each.report is not None)
-        seen = (look.state.size, decision.desired, len(look.going), reporting)
-        for what, count in zip(_SHOWN, seen, strict=True):
-            self._telemetry.gauge("oah_scale_units", count, pool=self._pool, what=what)
 
 
 def _incarnation(member: Member) -> WorkerId | None:

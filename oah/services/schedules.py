@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
 from oah.core.model.ids import EpochId, SessionId, WorkspaceId
-from oah.core.model.run import OnBusy, Run, RunClass
+from oah.core.model.run import OnBusy, RunClass
 from oah.core.model.schedule import Firing, FiringOutcome, Overlap, Schedule
-from oah.core.model.session import SessionState
+from oah.core.model.session import Session, SessionState
 from oah.core.policy import admission
-from oah.errors import Conflict, InvalidRequest, LeaseError, NotFound, RequestError, Unavailable
+from oah.errors import Conflict, InvalidRequest, LeaseError, Unavailable
 from oah.ports.broker import Broker
 from oah.ports.clock import Clock, Ids
-from oah.ports.schedules import CronTimes, NewSchedule
-from oah.ports.store import Store, SubmitLimits
+from oah.ports.schedules import CronTimes, DueRun, NewSchedule
+from oah.ports.store import Accepted, Store, SubmitLimits
 from oah.services import sessions, submit
 
 RUN_FIELDS = frozenset(
@@ -99,69 +98,42 @@ class Clerk:
     def trigger(self, named: str, workspace_id: WorkspaceId | None, *, by: str) -> Firing:
         """Fire it now, whatever its overlap says; it does not move. Raises NotFound, and what a submit raises."""
         schedule = self.store.schedule(named, workspace_id)
-        at = self.moment()
-        run = self.submit(schedule, at, by=by)
-        if isinstance(run, RequestError):
-            raise run
-        firing = Firing(
+        due = self.due(schedule, self.moment(), by=by)
+        accepted = self.store.trigger(schedule, due, limits=self.limits, by=by)
+        self.hear(accepted)
+        return Firing(
             schedule_id=schedule.id,
-            fire_at=at,
-            at=at,
+            fire_at=due.fire_at,
+            at=due.fire_at,
             outcome=FiringOutcome.TRIGGERED,
-            run_id=run.id,
+            run_id=accepted.run.id,
             detail=by,
         )
-        self.store.add_firing(firing, by=by)
-        return firing
 
-    def submit(self, schedule: Schedule, fire_at: datetime, *, by: str) -> Run | RequestError:
-        """The run of a fire time: made once, however often this is called. Raises Unavailable."""
-        own = _own_session_id(schedule, fire_at)
+    def due(self, schedule: Schedule, fire_at: datetime, *, by: str) -> DueRun:
+        """The run of a fire time, ready to be committed, and the session that it gets. Raises InvalidRequest,
+        PayloadTooLarge."""
         try:
-            run: Run | RequestError = self._submit(schedule, fire_at, own, by=by)
-        except Unavailable:
-            raise
-        except RequestError as error:
-            run = error
-        # It takes no other run; and the run of an earlier try has one even if the schedule has a session by now.
-        if schedule.session_id is None or (isinstance(run, Run) and run.session_id == own):
-            with contextlib.suppress(NotFound):
-                self.store.close_session(own, None, cancelling=True)
-        return run
-
-    def submitted(self, schedule: Schedule, fire_at: datetime) -> bool:
-        """Whether there is a run of this fire time already."""
-        return self.store.fired_run(schedule.workspace_id, _key(schedule, fire_at)) is not None
-
-    def _submit(self, schedule: Schedule, fire_at: datetime, own: SessionId, *, by: str) -> Run:
-        key = _key(schedule, fire_at)
-        try:
-            new = submit.prepare(
+            session = None if schedule.session_id is not None else self._own_session(schedule)
+            session_id = schedule.session_id if session is None else session.id
+            assert session_id is not None  # one of them is
+            run = submit.prepare(
                 self.store,
                 self.clock,
                 self.ids,
-                _asked(schedule.template.get("run") or {}, schedule.session_id or own, key),
+                _asked(schedule.template.get("run") or {}, session_id),
                 workspace_id=schedule.workspace_id,
                 rules=self.rules,
                 by=by,
             )
-            if schedule.session_id is None:
-                self._make_session(schedule, own)
         except (TypeError, ValueError, LookupError, AttributeError) as error:  # judged when written, by another release
             raise InvalidRequest(f"the schedule's run or session is not well formed: {error}") from error
-        [answer] = submit.commit(self.store, [replace(new, request_hash=key)], self.limits)
-        if isinstance(answer, RequestError):
-            # Under its key the run is the first one that was made for this time, even if the schedule, or the session
-            # that it has, was changed since.
-            earlier = self.store.fired_run(schedule.workspace_id, key)
-            if earlier is None:
-                raise answer
-            return self.store.run(earlier, None)
-        try:
-            submit.hear(self.broker, self.store, self.epoch(), [answer])
-        except (Unavailable, LeaseError):
-            pass  # the relay tells of it
-        return answer.run
+        return DueRun(fire_at=fire_at, run=run, session=session)
+
+    def hear(self, accepted: Accepted) -> None:
+        """Let the broker hear of a run that is committed."""
+        with contextlib.suppress(Unavailable, LeaseError):  # the relay tells of it
+            submit.hear(self.broker, self.store, self.epoch(), [accepted])
 
     def _changed(self, before: Schedule, changes: Mapping[str, Any]) -> dict[str, Any]:
         """With what follows from them."""
@@ -189,15 +161,10 @@ class Clerk:
         """The database's."""
         return datetime.fromtimestamp(self.store.now(), UTC)
 
-    def _make_session(self, schedule: Schedule, session_id: SessionId) -> None:
+    def _own_session(self, schedule: Schedule) -> Session:
         asked = _asked_session(schedule.template.get("session") or {}, schedule.workspace_id)
         known = self.agents or (lambda: frozenset({asked.agent}))
-        try:
-            sessions.create(
-                self.store, self.clock, self.ids, asked, agents=known, rules=self.rules, session_id=session_id
-            )
-        except Conflict:
-            pass  # of an earlier try
+        return sessions.prepare(self.store, self.clock, self.ids, asked, agents=known, rules=self.rules)
 
     def _template(
         self,
@@ -221,23 +188,14 @@ class Clerk:
             self.store,
             self.clock,
             self.ids,
-            _asked(run, session_id or SessionId("ses_none"), None),
+            _asked(run, session_id or SessionId("ses_none")),
             workspace_id=workspace_id,
             rules=self.rules,
         )
         return {"run": dict(run), **({} if session is None else {"session": dict(session)})}
 
 
-def _key(schedule: Schedule, fire_at: datetime) -> str:
-    return f"schedule:{schedule.id}:{fire_at.astimezone(UTC).isoformat()}"
-
-
-def _own_session_id(schedule: Schedule, fire_at: datetime) -> SessionId:
-    digest = hashlib.sha256(f"{schedule.id} {fire_at.astimezone(UTC).isoformat()}".encode()).hexdigest()
-    return SessionId(f"ses_{digest[:26]}")
-
-
-def _asked(run: Mapping[str, Any], session_id: SessionId, key: str | None) -> submit.Asked:
+def _asked(run: Mapping[str, Any], session_id: SessionId) -> submit.Asked:
     if "input" not in run:
         raise InvalidRequest("a schedule's run needs an input")
     values = {_RENAMED.get(name, name): value for name, value in run.items() if name != "recovery"}
@@ -247,7 +205,6 @@ def _asked(run: Mapping[str, Any], session_id: SessionId, key: str | None) -> su
             values["run_class"] = RunClass(values["run_class"])
         return submit.Asked(
             session_id=session_id,
-            idempotency_key=key,
             on_busy=OnBusy.ENQUEUE,
             recovery_strategy=recovery.get("strategy"),
             recovery_max_attempts=recovery.get("max_attempts"),

@@ -50,25 +50,34 @@ def create(
     *,
     agents: Callable[[], frozenset[str]],
     rules: admission.Rules,
-    session_id: SessionId | None = None,
 ) -> Session:
-    """A new, open session; `session_id`: the one that it gets. Raises InvalidRequest (``unknown_agent``),
-    PayloadTooLarge, NotFound (workspace), Conflict (the id is taken)."""
+    """A new, open session. Raises InvalidRequest (``unknown_agent``), PayloadTooLarge, NotFound (workspace)."""
+    return store.create_session(prepare(store, clock, ids, asked, agents=agents, rules=rules))
+
+
+def prepare(
+    store: Store,
+    clock: Clock,
+    ids: Ids,
+    asked: AskedSession,
+    *,
+    agents: Callable[[], frozenset[str]],
+    rules: admission.Rules,
+) -> Session:
+    """A checked session, ready to be written. Touches SQL only to read what its workspace says. Raises as `create`."""
     lane, changes = judge(asked, agents=agents, rules=rules)
     worktree = asked.worktree
     if worktree is None and asked.cwd is None:
         worktree = store.workspace(asked.workspace_id).worktree
-    return store.create_session(
-        Session(
-            id=session_id or SessionId(ids.new("ses")),
-            workspace_id=asked.workspace_id,
-            lane=lane,
-            state=SessionState.OPEN,
-            created_at=clock.now(),
-            wake=asked.wake,
-            worktree=worktree,
-            **changes,
-        )
+    return Session(
+        id=SessionId(ids.new("ses")),
+        workspace_id=asked.workspace_id,
+        lane=lane,
+        state=SessionState.OPEN,
+        created_at=clock.now(),
+        wake=asked.wake,
+        worktree=worktree,
+        **changes,
     )
 
 

@@ -18,6 +18,7 @@ from oah.core.model.run import COMMAND, OnBusy, OrderMode, RunClass
 from oah.core.policy import admission
 from oah.errors import EpochMismatch, InvalidRequest, RequestError
 from oah.ports.broker import Broker
+from oah.ports.children import Parent
 from oah.ports.clock import Clock, Ids
 from oah.ports.store import Accepted, NewRun, Store, SubmitLimits
 from oah.services.place import Places
@@ -61,8 +62,10 @@ def prepare(
     workspace_id: WorkspaceId,
     rules: admission.Rules,
     by: str = "",
+    parent: Parent | None = None,
 ) -> NewRun:
-    """A checked run, ready to be committed. Touches SQL only to find a parent in the same workspace.
+    """A checked run, ready to be committed. Touches SQL only to find a parent in the same workspace. ``parent``: the
+    attempt whose agent submits it.
 
     Raises InvalidRequest, PayloadTooLarge, NotFound.
     """
@@ -103,6 +106,7 @@ def prepare(
         request_hash=fingerprint(asked) if key else None,
         on_busy=asked.on_busy,
         by=by,
+        parent=parent,
     )
 
 

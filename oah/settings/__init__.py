@@ -6,6 +6,7 @@ One nested section per adapter, process and policy. Top-level names that users m
 
 from oah.settings.fleet import KubernetesSettings, PoolScaleSettings, ScaleSettings
 from oah.settings.policies import (
+    ChildSettings,
     HookSettings,
     LimitSettings,
     MailSettings,
@@ -26,6 +27,7 @@ from oah.settings.section import Section
 
 __all__ = [
     "AuthMode",
+    "ChildSettings",
     "ControllerSettings",
     "GatewaySettings",
     "HomeMode",

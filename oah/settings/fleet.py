@@ -94,7 +94,7 @@ class KubernetesSettings(Section):
     lease: str = "oah-controller"
     """Name of the Lease of the election."""
     timeout_seconds: float = Field(default=3, gt=0, le=30)
-    """Of connecting, of sending and of each wait for an answer, in every request."""
+    """Of every request as a whole, however slowly it is answered."""
     api_url: str | None = None
     token_file: Path | None = None
     ca_file: Path | None = None

@@ -23,6 +23,21 @@ class LimitSettings(Section):
     """Dead ones of a workspace and kind; one more evicts the oldest."""
 
 
+class ChildSettings(Section):
+    """What agents may start by themselves, with the keys of their runs."""
+
+    depth: int = Field(default=5, ge=0, le=64)
+    """Runs above the lowest of a tree; 0: agents start nothing."""
+    live: int = Field(default=32, ge=1)
+    """Children of one run that are queued or active."""
+    in_all: int = Field(default=1_000, ge=1)
+    """Children of one run, and sessions that it opens."""
+    agents: tuple[str, ...] = ()
+    """Besides that of the session itself; ``*``: any."""
+    pools: tuple[str, ...] = ()
+    """Besides that of the session itself; ``*``: any."""
+
+
 class RetrySettings(Section):
     """Further attempts after failed ones, where neither the run nor its profile says otherwise."""
 

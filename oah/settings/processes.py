@@ -115,6 +115,8 @@ class GatewaySettings(Section):
     host: str = "127.0.0.1"
     port: int = Field(default=4222, ge=0, le=65_535)
     """0: any free one."""
+    url: str | None = None
+    """Where the agents of a worker reach it, told to them in ``OAH_NATS_URL``; None: they are not told."""
     tls_certificate: str | None = None
     """A PEM file; with it every client has to use TLS."""
     tls_key: str | None = None

@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from oah.settings.fleet import KubernetesSettings, ScaleSettings
 from oah.settings.policies import (
+    ChildSettings,
     HookSettings,
     LimitSettings,
     MailSettings,
@@ -91,6 +92,7 @@ class Settings(BaseSettings):
     kubernetes: KubernetesSettings = KubernetesSettings()
     scale: ScaleSettings = ScaleSettings()
     limits: LimitSettings = LimitSettings()
+    children: ChildSettings = ChildSettings()
     retention: RetentionSettings = RetentionSettings()
     redis: RedisSettings = RedisSettings()
     retry: RetrySettings = RetrySettings()

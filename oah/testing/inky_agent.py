@@ -13,7 +13,9 @@ and never taken), ``hold`` (seconds before keys are looked at), ``loud`` (bytes 
 Lines ``[[name arguments]]`` of a text are orders, others are answered: say TEXT | lines N | len N | sleep S (with a
 spinner) | silent S | dead S (the spinner moves, nothing happens) | permission | trust | question | unknown (a dialog
 that nobody knows) | login | draft TEXT (a person begins to type) | status TEXT (redraws) | flood N | exit N | kill |
-ask (asks the terminal, says what it answered) | grandchild S | no-read (reads no more).
+ask (asks the terminal, says what it answered) |
+countdown N S FORM (a dialog that answers itself after N times S seconds, and says so in a line of that form) |
+grandchild S | no-read (reads no more).
 """
 
 import hashlib
@@ -65,6 +67,7 @@ class Inky:
         self.waiting = b""
         self.tick = 0
         self.asked: str = ""
+        self.clock = ""
 
     # --- drawing ---
 
@@ -72,6 +75,7 @@ class Inky:
         if self.dialog:
             title, choices = DIALOGS[self.dialog]
             lines = [f"╭{'─' * 50}╮", f"│ {title:<48} │"]
+            lines += [f"│ {self.clock:<48} │"] if self.clock else []
             lines += [f"│ {'❯' if n == 1 else ' '} {n}. {words:<44} │" for n, words in enumerate(choices, 1)]
             if self.dialog == "question":
                 lines.append(f"│ answer: {self.typed:<40} │")
@@ -200,16 +204,22 @@ class Inky:
                 self.draw()
         return True
 
-    def ask(self, name: str) -> str:
-        """A dialog until it is answered; the answer."""
+    def ask(self, name: str, *, count: int = 0, tick: float = 0.2, form: str = "") -> str:
+        """A dialog until it is answered, or has counted down; the answer."""
         self.dialog, self.asked, busy, self.busy = name, "", self.busy, ""
+        self.clock = form.format(count)
         self.draw()
         while self.dialog:
-            data = self.read(0.2)
+            data = self.read(tick)
             if data:
                 self.take(data)
+            elif count:
+                count -= 1
+                self.clock = form.format(count)
+                self.asked, self.dialog = ("", name) if count else ("by itself", None)
+            if data or form:
                 self.draw()
-        self.busy = busy
+        self.busy, self.clock = busy, ""
         return self.asked
 
     # --- turns ---
@@ -281,6 +291,10 @@ class Inky:
 
     def do_permission(self, _: str) -> str | list[str] | None:
         return f"answered {self.ask('permission')}"
+
+    def do_countdown(self, arguments: str) -> str | list[str] | None:
+        count, tick, form = arguments.split(" ", 2)
+        return f"answered {self.ask('permission', count=int(count), tick=float(tick), form=form)}"
 
     def do_trust(self, _: str) -> str | list[str] | None:
         return f"answered {self.ask('trust')}"

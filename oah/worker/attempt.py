@@ -331,8 +331,8 @@ class Attempts:
         """How the agent speaks of its own run: who it is, and where to."""
         fence = assignment.fence
         env = {"OAH_RUN_ID": fence.run_id, "OAH_ATTEMPT": str(fence.attempt), "OAH_RUN_KEY": run_key(fence)}
-        url = self._context.api_url()
-        return env if url is None else {**env, "OAH_API_URL": url}
+        places = {"OAH_API_URL": self._context.api_url(), "OAH_NATS_URL": self._context.nats_url}
+        return env | {name: url for name, url in places.items() if url is not None}
 
     def _expired(self, run: Run) -> TimeoutReason | None:
         """Whether it was started too late: both moments are the database's."""

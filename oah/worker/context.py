@@ -143,6 +143,8 @@ class WorkerContext:
     hook_caller: HookCaller = field(default_factory=NoHookCaller)
     api_url: Callable[[], str | None] = lambda: None
     """Where agents reach the API; told to them in ``OAH_API_URL``."""
+    nats_url: str | None = None
+    """Where agents reach the gateway; told to them in ``OAH_NATS_URL``."""
     answers: Callable[[str], tuple[Rule, ...]] = lambda profile: ()
     """Which questions of its programs a profile answers itself."""
     workspace_answers: Callable[[WorkspaceId], tuple[Rule, ...]] = lambda workspace: ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from oah.core.model.cordon import Cordon
 from oah.core.model.worker import WorkerReport, WorkerState
 from oah.worker.context import WorkerContext
 from oah.worker.elastic import Elastic
@@ -17,6 +18,7 @@ def beat(
     *,
     parked: int,
     cordoned: bool,
+    cordon: Cordon | None,
     draining: bool,
     started_at: datetime,
     waits: RecentWaits,
@@ -63,6 +65,7 @@ def beat(
         memory_ratio=usage.memory or 0.0,
         load_ratio=usage.load or 0.0,
         disk_ratio=usage.disk or 0.0,
+        cordon=cordon,
     )
     serves = () if cordoned or draining else context.home_lanes
     context.broker.report(report, ttl=max(context.rules.heartbeat * 3, context.rules.lease), serves=serves)

@@ -11,9 +11,9 @@ from oah.errors import Unavailable
 from oah.ports.commands import CommandKind, WorkerCommand
 from oah.worker.claimer import Claimer
 from oah.worker.context import WorkerContext
+from oah.worker.cordons import Cordons
 from oah.worker.draining import Draining
 from oah.worker.errands import Errands
-from oah.worker.intake import Intake
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Orders:
         self,
         context: WorkerContext,
         claimer: Claimer,
-        intake: Intake,
+        cordons: Cordons,
         drains: Draining,
         errands: Errands,
         *,
@@ -36,7 +36,7 @@ class Orders:
     ) -> None:
         self._context = context
         self._claimer = claimer
-        self._intake = intake
+        self._cordons = cordons
         self._drains = drains
         self._errands = errands
         self._stopping = stopping
@@ -61,15 +61,15 @@ class Orders:
     def _obey(self, command: WorkerCommand) -> None:
         match command.kind:
             case CommandKind.CORDON:
-                self._intake.cordon(cordoned=True)
+                self._cordons.begin(command)
             case CommandKind.UNCORDON:
                 # Also the end of a drain that has not ended the process: what is claimed must not be given back.
                 self._drains.end()
                 if not self._stopping():  # else runs that wait may still go on
                     self._claimer.stopped = False
-                self._intake.cordon(cordoned=False)
+                self._cordons.end()
             case CommandKind.DRAIN:
                 self._drains.begin(drain_from(command.data))
-                self._intake.cordon(cordoned=True)
+                self._cordons.of_this_life()
             case CommandKind.KILL | CommandKind.CLOSE | CommandKind.STEER | CommandKind.INPUT | CommandKind.LEND:
                 self._errands(command)

@@ -23,8 +23,10 @@ def prepare(
     *,
     host_lost: Callable[[HostLost], None],
     mark_now: Callable[[], None],
+    cordons: Callable[[], None],
 ) -> None:
-    """Sweep, deliver, recover, in this order. Raises Broken ``agent_unkillable``."""
+    """Sweep, deliver, recover, in this order; then see whether an operator wants it to take nothing. Raises Broken
+    ``agent_unkillable``."""
     swept = context.agent_host.sweep()
     if not swept.clean:
         raise Broken(f"processes of an earlier incarnation cannot be killed: {swept.left}", code="agent_unkillable")
@@ -39,6 +41,7 @@ def prepare(
         _persist(lambda: context.recover.known_dead(before, by=us), stopping)
     context.outcomes.incarnation(us)
     _persist(context.epochs.current, stopping)
+    _persist(cordons, stopping)
 
 
 def _persist(act: Callable[[], object], stopping: threading.Event) -> None:

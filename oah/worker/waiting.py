@@ -5,8 +5,8 @@ its worker. A pass looks for answers in SQL and has the sessions called (class `
 are claimed, so that whatever the broker has forgotten comes back. What is to end does so in a thread of its own: it
 needs no slot.
 
-Somebody may have answered at the terminal: then the question has left the screen, and that is written down as its
-answer.
+Somebody may have answered at the terminal, or the program itself (a countdown): then the question has left the screen,
+and that is written down as its answer.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from oah.core.model.ids import SessionId
 from oah.core.model.run import ReadyClass
 from oah.errors import Conflict, LeaseError, NotFound
 from oah.ports.broker import Ensure
+from oah.ports.questions import TERMINAL
 from oah.ports.steps import Inside
 from oah.worker.context import WorkerContext
 from oah.worker.table import Table
@@ -30,8 +31,6 @@ log = logging.getLogger(__name__)
 
 CALL_AGAIN = 1.0
 """Seconds after which a session with an answer that nobody has claimed is called once more."""
-TERMINAL = "terminal"
-"""Who has answered when the question was gone from the screen."""
 
 
 class Waiting:

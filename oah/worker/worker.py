@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from oah.core.model.drain import AtDeadline
 from oah.core.model.ids import WorkerId
 from oah.core.model.worker import WorkerState
-from oah.errors import OahError, Unavailable
+from oah.errors import Unavailable
 from oah.ports.terminal import HostLost
 from oah.runtime.component import Component, ThreadComponent
 from oah.runtime.loop import Backoff, Loop
@@ -24,7 +22,7 @@ from oah.worker.alive import Alive
 from oah.worker.attempt import Attempts
 from oah.worker.claimer import Claimer
 from oah.worker.context import WorkerContext
-from oah.worker.draining import Draining, give_back
+from oah.worker.cordons import Cordons
 from oah.worker.ear import Ear
 from oah.worker.elastic import EVERY, Elastic
 from oah.worker.engine import Engine
@@ -39,6 +37,7 @@ from oah.worker.orders import Orders
 from oah.worker.parked import Parked, Warm
 from oah.worker.prepare import prepare
 from oah.worker.settler import Settler
+from oah.worker.stopping import BEAT, Stopping
 from oah.worker.table import Table
 from oah.worker.teller import Teller
 from oah.worker.waiting import Waiting
@@ -46,22 +45,6 @@ from oah.worker.witnesses import Mark, Renew, Vigil
 from oah.worker.work import Assignment
 
 log = logging.getLogger(__name__)
-
-BEAT = 0.25
-"""Seconds between two answers of the main loop to the watchdog."""
-
-CLAIMS_END = 5.0
-"""Seconds that a drain waits for a claim or a start that is under way; later ones are left to their lease."""
-
-FLUSH_ENDS = 10.0
-"""Seconds that a drain waits for outcomes to be recorded."""
-
-
-HOOKS_END = 5.0
-"""Seconds that a drain waits for hooks of runs that have ended."""
-
-PARTS_END = 3.0
-"""Seconds that a drain waits for its threads: one that hangs in a store is left behind, it starts nothing any more."""
 
 
 class Worker(ThreadComponent):
@@ -92,7 +75,7 @@ class Worker(ThreadComponent):
         )
         self._claimer.unsettled = lambda: self._settler.unsettled
         self._teller = Teller(context)
-        self._claimer.started, self._settler.happened = self._teller.begun, self._teller.happened
+        self._claimer.starting.started, self._settler.happened = self._teller.begun, self._teller.happened
         self._settler.called = waiting.called = self._claimer.hint
         self._settler.settled = self._settled
         self._hooks = Hooks(context)
@@ -115,17 +98,22 @@ class Worker(ThreadComponent):
             hooks=self._hooks,
         )
         self._attempts.mail.happened = self._teller.happened
-        self._drains = Draining(
+        self._vigil = Vigil(context)
+        self._stops = Stopping(
             context,
-            working=lambda: self._slots.working,
-            empty=lambda: self._is_empty,
-            stop_claims=self._stop_claims,
-            end_parked=self._end_parked,
-            end_waiting=self._end_waiting,
+            self._vigil,
+            self._claimer,
+            self._settler,
+            self._slots,
+            waiting,
+            self._parked,
+            self._keeper,
+            self._hooks,
+            crashed=lambda: self._crash is not None,
+            grace=lambda: self.grace,
         )
         waiting.finish, self._errands.waiting = self._attempts, waiting.all
         self._listen()
-        self._vigil = Vigil(context)
         self._renew = Renew(context, self.table, self._vigil, mark_now=self._mark_now)
         self._waiting_loop = self._loop(
             "waiting",
@@ -142,11 +130,12 @@ class Worker(ThreadComponent):
     def _listen(self) -> None:
         self._ear = Ear(self._context, self._claimer, look=self._look)
         self._intake = Intake(self._claimer, self._ear, self.elastic, changed=self._changed)
+        self._cordons = Cordons(self._context, turned=self._intake.cordon)
         self._orders = Orders(
             self._context,
             self._claimer,
-            self._intake,
-            self._drains,
+            self._cordons,
+            self._stops.drains,
             self._errands,
             stopping=lambda: self._phase is WorkerState.STOPPING,
         )
@@ -169,7 +158,7 @@ class Worker(ThreadComponent):
 
     def _load_engines(self) -> None:
         self.alive = Alive(self._context.clock, self._engines, limit=self._context.rules.stuck)
-        self._claimer.goes_on = self._engines[-1].goes_on
+        self._claimer.starting.goes_on = self._engines[-1].goes_on
         if self._context.one_engine:
             self._engines[0].carry(self._settler, self._claimer)
         else:
@@ -192,14 +181,7 @@ class Worker(ThreadComponent):
 
     @property
     def _draining(self) -> bool:
-        return self._drains.on or self._phase is WorkerState.STOPPING
-
-    @property
-    def _is_empty(self) -> bool:
-        """Nothing runs, waits or is kept, and what has ended is recorded, or a store is away."""
-        done = self._settler.idle or self._settler.stuck
-        claims = self._claimer.busy and not self._claimer.away
-        return not (claims or self._slots.working or len(self._waiting) or len(self._parked)) and done
+        return self._stops.drains.on or self._phase is WorkerState.STOPPING
 
     def ready(self) -> bool:
         """Whether it takes runs: not while starting, draining or without its stores."""
@@ -213,9 +195,10 @@ class Worker(ThreadComponent):
             self.elastic,
             parked=len(self._parked) + len(self._waiting),
             cordoned=self._intake.cordoned,
+            cordon=self._cordons.kept,
             draining=self._draining,
             started_at=self._started_at,
-            waits=self._claimer.waits,
+            waits=self._claimer.starting.waits,
         )
 
     # --- life ---
@@ -237,95 +220,27 @@ class Worker(ThreadComponent):
         log.info("worker %s serves %s", self.id, ", ".join(map(str, self._context.lanes)))
         while not self.stopping.wait(BEAT) and self._crash is None:
             self._vigil.beat()
-            self._drains()
-        self._drain()
+            self._stops.drains()
+        self._end()
         if self._crash is not None:
             raise self._crash
 
+    def _end(self) -> None:
+        self._phase = WorkerState.STOPPING
+        self._heartbeat_loop.wake()
+        self._stops((self._ear, *self._loops, *reversed(self._engines), self._teller))
+
     def _prepare(self) -> None:
-        prepare(self._context, self._settler, self.stopping, host_lost=self._host_lost, mark_now=self._mark_now)
+        prepare(
+            self._context,
+            self._settler,
+            self.stopping,
+            host_lost=self._host_lost,
+            mark_now=self._mark_now,
+            cordons=self._cordons,
+        )
         with contextlib.suppress(Unavailable):
             self.report()
-
-    def _drain(self) -> None:
-        """No more claims; finish within the grace; release the rest; leave nothing behind."""
-        self._phase = WorkerState.STOPPING
-        self._claimer.draining = True
-        log.info("worker %s drains", self.id)
-        self._heartbeat_loop.wake()
-        # A start under way may still bring an assignment.
-        self._wait_until(lambda: not self._claimer.busy, CLAIMS_END)
-        self._end_parked()
-        self._wait_idle(None)
-        self._stop_claims()
-        self._wait_until(lambda: not self._claimer.busy, CLAIMS_END)
-        said = self._drains.said
-        give_back(self._slots.working, said)
-        self._end_waiting(said)
-        self._wait_idle(30.0)
-        self._flush()
-        self._end_waiting(said)  # also of those whose last turn was recorded just now
-        self._end_parked()
-        self._wait_idle(30.0)
-        self._flush()
-        self._wait_until(lambda: self._hooks.idle, HOOKS_END)
-        for part in (self._ear, *self._loops, *reversed(self._engines), self._teller):
-            part.stop(timedelta(0))
-        begun = self._context.clock.monotonic()
-        for part in (self._ear, *self._loops, *self._engines, self._teller):
-            left = PARTS_END - (self._context.clock.monotonic() - begun)
-            part.join(timedelta(seconds=max(left, 0.0)))
-        self._context.agent_host.stop()
-        with contextlib.suppress(OahError):
-            self._context.witness_broker.forget(self.id)
-
-    def _wait_idle(self, limit: float | None) -> bool:
-        """Wait for the slots so many seconds; None: the grace, which a second signal or a drain makes shorter."""
-        begun = self._context.clock.monotonic()
-        while not self._slots.wait_idle(BEAT) or len(self._waiting):
-            self._vigil.beat()
-            if not self._slots.working:  # people may answer until the grace is over
-                threading.Event().wait(BEAT)
-            longest = limit if limit is not None else 0.0 if self._drains.over else self.grace.total_seconds()
-            if self._context.clock.monotonic() - begun >= longest or self._crash is not None:
-                return False
-        return True
-
-    def _stop_claims(self) -> None:
-        self._claimer.stopped = True
-
-    def _end_waiting(self, said: AtDeadline | None) -> None:
-        """A conversation cannot move in the middle of a turn: unless somebody has said what becomes of the run, it is
-        the recovery policy's."""
-        for assignment in self._waiting.all():
-            assignment.drained = said
-            assignment.give_back = True
-            self._waiting.end(assignment)
-
-    def _end_parked(self) -> None:
-        """All at once, and without keeping the main loop from answering: an agent that ends slowly takes its grace."""
-        ends = [threading.Thread(target=self._keeper.end, args=([s],), daemon=True) for s in self._parked.sessions()]
-        for end in ends:
-            end.start()
-        for end in ends:
-            while end.is_alive():
-                self._vigil.beat()
-                end.join(BEAT)
-
-    def _flush(self) -> None:
-        """What has ended is recorded: in SQL, or on this machine's disk for the next incarnation. A store that is away
-        is not waited for: SQL hears of it then, and a lease in Redis ends by itself."""
-        self._wait_until(lambda: self._settler.idle or self._settler.stuck, FLUSH_ENDS)
-        if not self._settler.idle:
-            log.warning("a store is away: what has ended is kept here")
-            self._settler.secure()
-
-    def _wait_until(self, done: Callable[[], bool], seconds: float) -> None:
-        """At most so long, answering the watchdog."""
-        begun = self._context.clock.monotonic()
-        while not done() and self._context.clock.monotonic() - begun < seconds:
-            self._vigil.beat()
-            threading.Event().wait(0.02)
 
     # --- told by the parts ---
 
@@ -346,11 +261,14 @@ class Worker(ThreadComponent):
         try:
             self.report()
         finally:
-            self._orders()
+            try:
+                self._orders()
+            finally:
+                self._cordons()
 
     def _cordon_self(self, reason: str) -> None:
         log.error("cordoned: %s", reason)
-        self._intake.cordon(cordoned=True)
+        self._cordons.of_this_life()
 
     def _host_lost(self, lost: HostLost) -> None:
         log.error("PTY host lost: %s (%d agents)", lost.reason, len(lost.agent_ids))

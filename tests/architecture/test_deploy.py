@@ -13,7 +13,7 @@ DRAIN = WorkerSettings().drain_grace_seconds
 # Variables that settings do not know: they name the file that settings are read from, or belong to the demo and tests.
 OTHER_VARIABLES = {"OAH_CONFIG"}
 # What agents and hooks find in their environment, what the profile of any program reads, and where tests find programs.
-OTHER_VARIABLES |= {"OAH_RUN_ID", "OAH_ATTEMPT", "OAH_RUN_KEY", "OAH_STATUS"}
+OTHER_VARIABLES |= {"OAH_RUN_ID", "OAH_ATTEMPT", "OAH_RUN_KEY", "OAH_NATS_URL", "OAH_STATUS"}
 OTHER_VARIABLES |= {"OAH_AGENTS_DIR", "OAH_TEST_AGENTS", "OAH_TEST_FULL", "OAH_PROGRAM"}
 OTHER_VARIABLES |= {"OAH_SESSION_ID", "OAH_WORKER_ID", "OAH_SCRATCH"}
 # A secret of the name that follows.

@@ -106,6 +106,19 @@ def test_dashboards_ask_for_what_exists(path: Path) -> None:
         _check(name(path), expression)
 
 
+def test_the_dashboard_of_mail_shows_every_figure_of_mail() -> None:
+    dashboard = json.loads((ROOT / "grafana" / "dashboards" / "mail.json").read_text())
+    shown = {series for expression in _expressions(dashboard) for series in SERIES.findall(expression)}
+    shown |= {re.sub(r"_(bucket|sum|count)$", "", series) for series in shown}
+    of_mail = {
+        metric
+        for metric in TABLE
+        if re.match(r"oah_(mail|messages?|agent_messages|wakes|gateway)_|oah_mailbox", metric)
+    }
+    assert len(of_mail) > 20
+    assert of_mail <= shown
+
+
 def test_there_are_dashboards_with_ids_of_their_own() -> None:
     uids = [json.loads(path.read_text())["uid"] for path in DASHBOARDS]
     assert uids

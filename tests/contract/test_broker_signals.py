@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from oah.core.model.cordon import Cordon
 from oah.core.model.group import of_workspace
 from oah.core.model.ids import EpochId, SessionId, WorkerId, WorkspaceId
 from oah.core.model.lane import Lane
@@ -24,6 +25,7 @@ from tests.support.waiting import eventually
 
 SECOND = timedelta(seconds=1)
 LONG = timedelta(seconds=20)
+BEGIN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def report(worker: WorkerId = W1, **more: Any) -> WorkerReport:
         "cordoned": False,
         "draining": True,
         "version": "0.1.0",
-        "started_at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        "started_at": BEGIN,
         "address": "127.0.0.1:8789",
         "cpu_percent": 12.5,
         "rss_bytes": 1024,
@@ -59,6 +61,9 @@ def report(worker: WorkerId = W1, **more: Any) -> WorkerReport:
         "memory_ratio": 0.93,
         "load_ratio": 1.5,
         "disk_ratio": 0.4,
+        "cordon": Cordon(
+            host="host", name="one", pool="pool", worker_id=worker, by="op", at=BEGIN, until=BEGIN + timedelta(hours=1)
+        ),
     }
     return WorkerReport(**(values | more))
 

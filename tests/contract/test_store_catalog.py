@@ -59,6 +59,9 @@ def test_keys_are_found_by_their_digest_only(clerk: Clerk) -> None:
     assert (key.scopes, key.expires_at, key.revoked_at, key.workspace_id) == (scopes, ends, None, "default")
     assert clerk.store.key_by_digest("d" * 64) == key
     assert clerk.store.key_by_digest("f" * 64) is None
+    digests = ["d" * 64, "e" * 64, "f" * 64]
+    assert clerk.store.keys_by_digest(digests) == {"d" * 64: key, "e" * 64: admin}
+    assert clerk.store.keys_by_digest([]) == {}
     assert clerk.store.keys(None) == [key, admin]
     assert clerk.store.keys(DEFAULT) == [key]
     with pytest.raises(Conflict):

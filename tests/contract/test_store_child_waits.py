@@ -69,6 +69,18 @@ def test_without_live_children_it_does_not_wait(clerk: Clerk, family: RunFence) 
     assert clerk.store.take_commands(W) == [] and clerk.store.steps(PARENT) == []
 
 
+def test_nobody_waits_for_a_child_that_begins_after_its_parents_end(clerk: Clerk, family: RunFence) -> None:
+    """In the session of its parent it would wait for its parent, and its parent for it."""
+    clerk.submit("s1", "later", parent_run_id=PARENT)
+    wait(clerk, family)
+    for name in ("a", "b"):
+        end(clerk, name)
+    assert clerk.store.with_live_children([PARENT]) == set()
+    [resumed] = clerk.store.resume_answered(W, [(family, 1)])
+    assert resumed is not None and wait(clerk, family).run.status is RunStatus.RUNNING, "and it does not wait again"
+    clerk.audit()
+
+
 def test_one_that_waits_no_longer_goes_on_when_it_has_a_slot(clerk: Clerk, family: RunFence) -> None:
     wait(clerk, family)
     told = clerk.store.resume_run(Inside(PARENT, fence=family, by="agent"))

@@ -142,6 +142,7 @@ def test_a_step_begins_and_ends_once(clerk: Clerk, inside: Inside) -> None:
 def test_nothing_passes_once_the_attempt_is_over(clerk: Clerk, inside: Inside, act: str, end: str) -> None:
     assert inside.fence is not None
     clerk.store.begin_step(inside, NewStep(StepKind.TOOL, "bash"))
+    assert clerk.store.active_fences([RunId("a"), RunId("none")]) == {RunId("a"): inside.fence}
     if end == "settle":
         clerk.settle(inside.fence)
     elif end == "release":
@@ -149,6 +150,7 @@ def test_nothing_passes_once_the_attempt_is_over(clerk: Clerk, inside: Inside, a
     else:
         clerk.recover(clerk.owner())
     assert clerk.store.active_fence(RunId("a")) is None
+    assert clerk.store.active_fences([RunId("a"), RunId("none")]) == clerk.store.active_fences([]) == {}
     before = clerk.events(), clerk.store.steps(RunId("a"))
     with pytest.raises(Conflict) as over:
         acts(clerk, inside)[act]()

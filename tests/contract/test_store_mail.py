@@ -17,7 +17,7 @@ from oah.core.model.ids import MailboxId, WorkspaceId
 from oah.core.model.message import Message, Priority
 from oah.core.model.workspace import DEFAULT_WORKSPACE
 from oah.errors import Conflict, InvalidRequest, LimitReached, NotFound, RequestError
-from oah.ports.mailboxes import Sent, Watermarks
+from oah.ports.mailboxes import Head, Sent, Watermarks
 from tests.support.mail_clerk import MINUTE, SECOND, MailClerk
 from tests.support.store_clerk import Clerk
 
@@ -79,14 +79,14 @@ def test_a_mailbox_deleted_is_gone_at_once_and_its_name_is_free(mail: MailClerk)
     mail.lease(box)
     assert mail.store.delete_mailbox(DEFAULT_WORKSPACE, "a.b")
     assert not mail.store.delete_mailbox(DEFAULT_WORKSPACE, "a.b")
-    assert mail.store.heads([box])[box].gone
+    assert mail.store.heads({box: None})[box].gone
     assert code(mail.try_send("x", to="a.b")) == "mailbox_not_found"
     with pytest.raises(NotFound):
         mail.store.mailbox(DEFAULT_WORKSPACE, "a.b")
     assert mail.store.create_mailbox(mail.new_box("a.b")).new
     swept = mail.store.sweep_mail()
     assert (swept.gone, swept.mailboxes, swept.messages) == ((box,), 1, 1)
-    assert box not in mail.store.heads([box])
+    assert mail.store.heads({box: None})[box].gone, "it has no row any more"
     assert mail.rows("group_leases") == mail.rows("group_cursors") == 0
 
 
@@ -142,7 +142,7 @@ def test_a_mailbox_a_second_before_its_end(mail: MailClerk) -> None:
         mail.ends_in("mailboxes", SECOND)
         return ask()
 
-    assert not still(lambda: mail.store.heads([box]))[box].gone
+    assert not still(lambda: mail.store.heads({box: None}))[box].gone
     assert isinstance(still(lambda: mail.try_send("y", to="a.b")), Sent)
     assert still(lambda: mail.texts(box)) == ["x", "y"]
     assert len(still(lambda: mail.store.list_messages(box)).items) == 2
@@ -158,7 +158,7 @@ def test_a_mailbox_a_second_after_its_end(mail: MailClerk) -> None:
     box = mail.box("a.b", ttl=MINUTE)
     seq = mail.send("x", to="a.b").seq or 0
     mail.ends_in("mailboxes", -SECOND)
-    assert mail.store.heads([box])[box].gone
+    assert mail.store.heads({box: None})[box].gone
     assert code(mail.try_send("y", to="a.b")) == "mailbox_expired"
     for call in (
         lambda: mail.ready(box),
@@ -365,7 +365,7 @@ def test_a_delayed_message_is_there_when_it_is_due_and_in_that_order(mail: MailC
     mail.pass_time(MINUTE)
     assert mail.store.sweep_mail().changed == ((box, 3),)
     assert mail.texts(box) == ["now", "soon", "late"]
-    assert mail.store.heads([box])[box].last_seq == 3
+    assert mail.store.heads({box: None})[box].last_seq == 3
     assert mail.rows("messages") == 3
 
 
@@ -440,15 +440,21 @@ def test_the_mailbox_of_a_session_is_its_agents(clerk: Clerk) -> None:
 def test_heads_and_figures(mail: MailClerk) -> None:
     box, short = mail.box(), mail.box("short", ttl=MINUTE)
     mail.send("x")
-    heads = mail.store.heads([box, short, MailboxId("none")])
+    heads = mail.store.heads({box: None, short: None, MailboxId("none"): None})
+    assert heads.pop(MailboxId("none")) == Head(0, gone=True)
     assert set(heads) == {box, short}
     assert (heads[box].last_seq, heads[box].gone, heads[box].expires_in) == (1, False, None)
     left = heads[short].expires_in
     assert left is not None
     assert timedelta(0) < left <= MINUTE
-    assert mail.store.heads([]) == {}
+    assert mail.store.heads({}) == {}
+    assert mail.store.heads(heads) == {}, "all is as it was"
     figures = mail.store.mail_figures()
     assert (figures.mailboxes, figures.messages) == (2, 1)
+    mail.send("y", to="short")
+    assert {name: head.last_seq for name, head in mail.store.heads(heads).items()} == {short: 1}
+    mail.pass_time(2 * MINUTE)
+    assert {name: head.gone for name, head in mail.store.heads(heads).items()} == {short: True}
 
 
 def test_a_reader_looks_behind_what_is_deleted_while_it_reads(mail: MailClerk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,10 +62,10 @@ def test_what_its_member_never_saw_was_no_attempt(mail: MailClerk) -> None:
     for _ in range(5):
         [leased] = mail.lease(box, most_attempts=2)
         assert leased.attempt == 1
-        turn = mail.store.heads([box])[box].turn
+        turn = mail.store.heads({box: None})[box].turn
         assert mail.store.settle_lease(box, leased.lease_id, ack=False, untried=True)
         assert not mail.store.settle_lease(box, leased.lease_id, ack=False, untried=True)
-        assert mail.store.heads([box])[box].turn == turn + 1
+        assert mail.store.heads({box: None})[box].turn == turn + 1
     [leased] = mail.lease(box, most_attempts=2)
     assert mail.store.settle_lease(box, leased.lease_id, ack=True)
 
@@ -89,12 +89,17 @@ def test_what_a_member_held_goes_to_another_when_the_lease_ends(mail: MailClerk)
     [held, _] = mail.lease(box, holder="h1", lease=30 * SECOND)
     mail.pass_time(15 * SECOND)
     assert mail.lease(box, holder="h2") == []
+    boxes = [box, mail.box("other")]
+    assert mail.store.ended_leases(boxes) == set()
     mail.pass_time(16 * SECOND)
-    turn = mail.store.heads([box])[box].turn
+    assert mail.store.ended_leases(boxes) == {box}
+    assert mail.store.ended_leases(boxes[1:]) == mail.store.ended_leases([]) == set()
+    turn = mail.store.heads({box: None})[box].turn
     swept = mail.store.sweep_mail()
     assert (swept.freed, swept.dead, swept.changed) == (2, 0, ((box, 0),))
-    assert mail.store.heads([box])[box].turn == turn + 1, "who lost the hint sees it"
+    assert mail.store.heads({box: None})[box].turn == turn + 1, "who lost the hint sees it"
     assert mail.store.sweep_mail().freed == 0
+    assert mail.store.ended_leases(boxes) == set()
     again = mail.lease(box, holder="h2")
     assert [(each.message.seq, each.attempt) for each in again] == [(1, 2), (2, 2)]
     assert not mail.store.settle_lease(box, held.lease_id, ack=True), "a late ack of an old lease changes nothing"
@@ -232,10 +237,10 @@ def test_a_redrive_keeps_the_message_and_gives_it_to_its_group_alone(mail: MailC
     mail.store.settle_lease(box, bad.lease_id, ack=False)
     assert mail.texts(box) == ["2", "3"]
     [letter] = mail.store.dead_letters(LetterFilter()).items
-    turn = mail.store.heads([box])[box].turn
+    turn = mail.store.heads({box: None})[box].turn
     [done] = mail.store.redrive_chunk([letter.id], DEFAULT_WORKSPACE, by="ops")
     assert done.code is None
-    assert mail.store.heads([box])[box].turn > turn
+    assert mail.store.heads({box: None})[box].turn > turn
     again = mail.lease(box, "a", limit=1)
     assert [(each.message.id, each.message.seq, each.attempt) for each in again] == [
         (bad.message.id, bad.message.seq, 1)

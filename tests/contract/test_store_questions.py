@@ -12,7 +12,7 @@ from oah.core.model.ids import ClaimToken, RunId, SessionId, WorkerId, Workspace
 from oah.core.model.question import Choice, DialogKind, Question, question_from
 from oah.core.model.run import RunStatus, StopReason
 from oah.errors import Conflict, NotFound
-from oah.ports.questions import Asked, AskReply
+from oah.ports.questions import TERMINAL, Asked, AskReply
 from oah.ports.steps import Inside
 from oah.ports.store import RecoveryAction, RunFence
 from tests.support import eventually
@@ -90,6 +90,19 @@ def test_the_fence_refuses_what_is_no_longer_ours(clerk: Clerk, wrong: str) -> N
     assert not reply.after.applied and reply.number == 0
     assert clerk.run("a").status is before
     clerk.audit()
+
+
+def test_a_question_that_has_left_the_screen_is_withdrawn(clerk: Clerk) -> None:
+    fence, _ = ask(clerk)
+    assert clerk.store.answer_question(inside(by=TERMINAL), 1, "") == W
+    with pytest.raises(Conflict, match="has left the program's screen") as caught:
+        clerk.store.answer_question(inside(), 1, "1")
+    assert caught.value.code == "already_answered"
+    resumed = clerk.store.resume_answered(W, [(fence, 1)])[0]
+    assert resumed is not None and (resumed.answer, resumed.by) == ("", TERMINAL)
+    with pytest.raises(Conflict) as caught:
+        clerk.store.answer_question(inside(), 1, "1")
+    assert caught.value.code == "run_not_waiting"
 
 
 def test_an_answer_is_given_once_and_the_run_goes_on_when_its_owner_says_so(clerk: Clerk) -> None:

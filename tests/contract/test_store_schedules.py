@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from oah.adapters.cron.times import CronSimTimes
+from oah.adapters.sql import firings
 from oah.adapters.system.clock import SystemClock
 from oah.adapters.system.ids import SystemIds
 from oah.core.model.ids import SessionId
@@ -127,39 +128,140 @@ def test_rows(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:
         clerk.store.schedule("other", None)
 
 
-def test_a_fire_time_is_one_run_whoever_dies_in_between(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:
-    made = scheduler().create(asked(overlap=Overlap.QUEUE), by="someone")
+def nothing_of_it(clerk: Clerk, schedule: Schedule, due: datetime) -> bool:
+    """Whether no trace of a fire time is in the database."""
+    others = [each for each in clerk.store.sessions(DEFAULT_WORKSPACE).items if each.id != S1]
+    stands = clerk.store.schedule(schedule.id, None)
+    traces = clerk.store.runs(RunFilter()).items, clerk.store.firings(schedule.id), others
+    return not any(traces) and (stands.next_at, stands.last_at) == (due, None)
+
+
+def dies(monkeypatch: pytest.MonkeyPatch, where: str, *, done: bool) -> Callable[[], None]:
+    """Let the transaction of a firing break off before or after one of its parts. Returns what mends it."""
+    part = getattr(firings, where)
+
+    def die(*arguments: Any, **named: Any) -> Any:
+        if done:
+            part(*arguments, **named)
+        raise Unavailable("killed")
+
+    monkeypatch.setattr(firings, where, die)
+    return lambda: monkeypatch.setattr(firings, where, part)
+
+
+@pytest.mark.parametrize("session", [None, {"agent": "shell"}], ids=["in_one", "of_its_own"])
+@pytest.mark.parametrize(
+    ("where", "done"),
+    [("submit_within", False), ("submit_within", True), ("_write", True), ("_forget_oldest", True)],
+    ids=["before_the_run", "after_the_run", "after_the_firing", "before_the_commit"],
+)
+def test_a_leader_that_dies_leaves_nothing_and_another_makes_one_run(
+    clerk: Clerk,
+    scheduler: Callable[..., Scheduler],
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    session: dict[str, str] | None,
+    *,
+    done: bool,
+) -> None:
+    mine = scheduler()
+    of = {} if session is None else {"session_id": None, "session": session}
+    made = mine.create(asked(**of), by="someone")
     due = overdue(clerk, made)
-
-    class Dying:
-        """A store that is gone after the submit."""
-
-        def __getattr__(self, name: str) -> Any:
-            if name == "end_firing":
-                raise Unavailable("killed")
-            return getattr(clerk.store, name)
-
-    first = scheduler()
-    dying = Scheduler(
-        store=Dying(),
-        broker=first.broker,
-        clock=first.clock,
-        ids=first.ids,
-        times=first.times,
-        epoch=first.epoch,  # type: ignore[arg-type]
-    )
-    for _ in range(2):
-        with pytest.raises(Unavailable):
-            fire(dying)
-    assert len(clerk.store.runs(RunFilter()).items) == 1
-    fire(scheduler())
+    mend = dies(monkeypatch, where, done=done)
+    with pytest.raises(Unavailable):
+        fire(mine)
+    with pytest.raises(Unavailable):
+        mine.trigger("nightly", None, by="someone") if where != "_forget_oldest" else fire(mine)
+    assert nothing_of_it(clerk, made, due)
+    mend()
+    fire(mine)
+    fire(mine)
     [run] = clerk.store.runs(RunFilter()).items
     [firing] = clerk.store.firings(made.id)
     assert (firing.fire_at, firing.outcome, firing.run_id) == (due, FiringOutcome.SUBMITTED, run.id)
     after = clerk.store.schedule(made.id, None)
     assert after.last_at == due and after.next_at is not None and after.next_at > due
-    fire(scheduler())
-    assert len(clerk.store.runs(RunFilter()).items) == 1
+    state = SessionState.OPEN if session is None else SessionState.CLOSING
+    assert (clerk.store.session(run.session_id, None).state, run.session_id == S1) == (state, session is None)
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("change", [{"cron": "0 0 1 1 *"}, {"paused": True}])
+def test_a_change_after_a_leader_died_leaves_no_run_without_its_firing(
+    clerk: Clerk, scheduler: Callable[..., Scheduler], change: dict[str, Any], *, done: bool
+) -> None:
+    """Whether it died right before the commit or right after it, nobody comes back for this time."""
+    mine = scheduler()
+    made = mine.create(asked(), by="someone")
+    due = overdue(clerk, made)
+
+    class Dying:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(clerk.store, name)
+
+        def fire(self, *arguments: Any, **named: Any) -> Any:
+            if done:
+                clerk.store.fire(*arguments, **named)
+            raise Unavailable("killed")
+
+    with pytest.raises(Unavailable):
+        fire(replace(mine, store=Dying()))  # type: ignore[arg-type]
+    mine.change(made.id, None, change, by="somebody else")
+    fire(mine)
+    runs = [run.id for run in clerk.store.runs(RunFilter()).items]
+    rows = [(each.fire_at, each.run_id) for each in clerk.store.firings(made.id)]
+    assert rows == [(due, each) for each in runs]
+    assert len(runs) == done
+
+
+def test_a_second_leader_waits_and_finds_it_done(
+    clerk: Clerk, scheduler: Callable[..., Scheduler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first stands between the run and its row when the other comes."""
+    made = scheduler().create(asked(overlap=Overlap.QUEUE), by="someone")
+    overdue(clerk, made)
+    between, comes = threading.Event(), threading.Event()
+    write, found, failures = firings._write, [], []
+
+    def slow(*arguments: Any) -> None:
+        between.set()
+        assert comes.wait(30)
+        write(*arguments)
+
+    monkeypatch.setattr(firings, "_write", slow)
+
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(clerk.store, name)
+
+        def fire(self, *arguments: Any, **named: Any) -> Any:
+            comes.set()
+            found.append(clerk.store.fire(*arguments, **named))
+            return found[0]
+
+    def lead(leader: Scheduler) -> None:
+        try:
+            fire(leader)
+        except BaseException as error:
+            failures.append(error)
+
+    _, [seen] = clerk.store.due_schedules(limit=1)
+    first = threading.Thread(target=lead, args=(scheduler(),))
+    first.start()
+    assert between.wait(30)
+
+    class Late(Watched):
+        def due_schedules(self, *, limit: int) -> Any:
+            return datetime.fromtimestamp(clerk.store.now(), UTC), [seen]
+
+    second = threading.Thread(target=lead, args=(replace(scheduler(), store=Late()),))  # type: ignore[arg-type]
+    second.start()
+    for thread in (first, second):
+        thread.join(60)
+    assert (found, failures) == ([None], [])
+    [run] = clerk.store.runs(RunFilter()).items
+    assert [each.run_id for each in clerk.store.firings(made.id)] == [run.id]
 
 
 def test_overlap(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:
@@ -217,71 +319,17 @@ def test_paused_closed_and_a_session_of_its_own(clerk: Clerk, scheduler: Callabl
     assert firing.outcome is FiringOutcome.REFUSED and firing.detail is not None and "session_closed" in firing.detail
 
 
-@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("where", ["create_session", "submit", "close_session", "end_firing"])
-def test_wherever_the_leader_dies_another_makes_one_run_of_it(
-    clerk: Clerk, scheduler: Callable[..., Scheduler], where: str, *, done: bool
-) -> None:
-    """In sessions of their own: none is left open."""
+def test_a_fire_time_that_has_a_firing_gets_no_other_run(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:
+    """Somebody has put the schedule back."""
     mine = scheduler()
-    made = mine.create(asked(session_id=None, session={"agent": "shell"}), by="someone")
+    made = mine.create(asked(cron="0 0 1 1 *", overlap=Overlap.QUEUE), by="someone")
     due = overdue(clerk, made)
-
-    class Dying:
-        def __getattr__(self, name: str) -> Any:
-            if name != where:
-                return getattr(clerk.store, name)
-
-            def die(*arguments: Any, **named: Any) -> Any:
-                if done:
-                    getattr(clerk.store, name)(*arguments, **named)
-                raise Unavailable("killed")
-
-            return die
-
-    with pytest.raises(Unavailable):
-        fire(replace(mine, store=Dying()))  # type: ignore[arg-type]
     fire(mine)
+    clerk.store.update_schedule(made.id, None, {"next_at": due}, by="test")
     fire(mine)
     [run] = clerk.store.runs(RunFilter()).items
-    [firing] = clerk.store.firings(made.id)
-    assert (firing.fire_at, firing.outcome, firing.run_id) == (due, FiringOutcome.SUBMITTED, run.id)
-    [session] = [each for each in clerk.store.sessions(DEFAULT_WORKSPACE).items if each.id != S1]
-    assert (session.id, session.state) == (run.session_id, SessionState.CLOSING)
-
-
-def test_a_run_whose_leader_died_is_not_missed_when_nobody_was_there_for_long(
-    clerk: Clerk, scheduler: Callable[..., Scheduler]
-) -> None:
-    mine = scheduler()
-    made = mine.create(asked(), by="someone")
-    due = overdue(clerk, made)
-
-    class Dying:
-        def __getattr__(self, name: str) -> Any:
-            if name == "end_firing":
-                raise Unavailable("killed")
-            return getattr(clerk.store, name)
-
-    class Later:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(clerk.store, name)
-
-        def due_schedules(self, *, limit: int) -> Any:
-            now, due = clerk.store.due_schedules(limit=limit)
-            return now + timedelta(minutes=10), due
-
-    with pytest.raises(Unavailable):
-        fire(replace(mine, store=Dying()))  # type: ignore[arg-type]
-    fire(replace(mine, store=Later()))  # type: ignore[arg-type]
-    [run] = clerk.store.runs(RunFilter()).items
-    [firing] = clerk.store.firings(made.id)
-    assert (firing.fire_at, firing.outcome, firing.run_id) == (due, FiringOutcome.SUBMITTED, run.id)
-    assert clerk.store.schedule(made.id, None).next_at == due + timedelta(minutes=1)
-    clerk.store.update_schedule(made.id, None, {"next_at": due + timedelta(seconds=1)}, by="it is due")
-    fire(replace(mine, store=Later()))  # type: ignore[arg-type]
-    skipped, missed, _ = clerk.store.firings(made.id)
-    assert (skipped.outcome, missed.outcome) == (FiringOutcome.SKIPPED, FiringOutcome.MISSED), "it has not ended"
+    assert [(each.fire_at, each.run_id) for each in clerk.store.firings(made.id)] == [(due, run.id)]
+    assert clerk.store.schedule(made.id, None).next_at != due
 
 
 @pytest.mark.parametrize(
@@ -314,7 +362,7 @@ def test_one_that_is_broken_keeps_no_other_from_firing(
     assert mended.next_at is not None
 
 
-def test_a_run_that_is_refused_leaves_no_open_session(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:
+def test_a_run_that_is_refused_leaves_no_session(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:
     clerk.submit(S1)
     clerk.submit(S1)
     mine = replace(scheduler(), limits=SubmitLimits(queued_per_session=100, queued_per_workspace=2))
@@ -324,15 +372,16 @@ def test_a_run_that_is_refused_leaves_no_open_session(clerk: Clerk, scheduler: C
     with pytest.raises(LimitReached):
         mine.trigger("nightly", None, by="someone")
     assert outcomes(clerk, made) == [FiringOutcome.REFUSED]
-    states = {each.state for each in clerk.store.sessions(DEFAULT_WORKSPACE).items if each.id != S1}
-    assert states == {SessionState.CLOSED}
+    assert [each.id for each in clerk.store.sessions(DEFAULT_WORKSPACE).items] == [S1]
+    assert len(clerk.store.runs(RunFilter()).items) == 2
 
 
 @pytest.mark.parametrize("change", [{"cron": "0 0 1 1 *"}, {"paused": True}, {"name": "other"}, {"session_id": None}])
 def test_a_change_while_it_fires_hides_no_run(
     clerk: Clerk, scheduler: Callable[..., Scheduler], change: dict[str, Any]
 ) -> None:
-    """The leader has submitted, then somebody changes the schedule, then the leader writes the firing."""
+    """The leader has read it, then somebody changes the schedule, then the leader would fire it as it was. What is due
+    still is fired as it is now."""
     mine = scheduler()
     made = mine.create(asked(overlap=Overlap.CANCEL_PREVIOUS), by="someone")
     due = overdue(clerk, made)
@@ -340,7 +389,7 @@ def test_a_change_while_it_fires_hides_no_run(
 
     class Slow:
         def __getattr__(self, name: str) -> Any:
-            if name == "end_firing":
+            if name == "fire":
                 mine.change(made.id, None, changes, by="somebody else")
             return getattr(clerk.store, name)
 
@@ -349,9 +398,12 @@ def test_a_change_while_it_fires_hides_no_run(
         mine.change(made.id, None, {"paused": False}, by="somebody else")
     fire(mine)
     fire(mine)
-    [run] = clerk.store.runs(RunFilter()).items
-    [firing] = clerk.store.firings(made.id)
-    assert (firing.fire_at, firing.run_id, run.status) == (due, run.id, RunStatus.QUEUED), firing.detail
+    runs = clerk.store.runs(RunFilter()).items
+    rows = [(each.fire_at, each.run_id) for each in clerk.store.firings(made.id)]
+    assert rows == [(due, run.id) for run in runs]
+    assert [(run.status, run.session_id == S1) for run in runs] == (
+        [] if {"cron", "paused"} & change.keys() else [(RunStatus.QUEUED, "session_id" not in change)]
+    )
 
 
 def test_two_that_change_it_at_once_lose_nothing(clerk: Clerk, scheduler: Callable[..., Scheduler]) -> None:

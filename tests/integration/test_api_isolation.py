@@ -18,6 +18,7 @@ from oah.core.model.workspace import DEFAULT_WORKSPACE, Scope
 from oah.ports.audit import AuditFilter
 from oah.ports.dead_letters import LetterKind, NewLetter
 from oah.services import keys
+from oah.services.run_keys import run_key
 from tests.support.api import SECRETS, Deployment
 
 BODIES = {
@@ -59,6 +60,8 @@ BODIES = {
     ("POST", "/v1/mailboxes/leases/extend"): {"holder": "ours"},
     ("POST", "/v1/mailboxes/leases/{lease_id}/nack"): {"delay_seconds": 0},
     ("POST", "/v1/workers/{worker_id}/drain"): {"stay": True},
+    ("POST", "/v1/workers/{worker_id}/cordon"): {"for_seconds": 60},
+    ("POST", "/v1/pools/{pool}/cordon"): {"for_seconds": 60},
     ("POST", "/v1/queue/repair"): {"reconcile": True},
     ("POST", "/v1/pools/{pool}/drain"): {"stay": True},
     ("POST", "/v1/rollouts"): {"pool": "default"},
@@ -202,7 +205,7 @@ GUARDED = (
     (r"PUT /v1/caps", "admin"),
     (r"\w+ /v1/(pauses|caps)", "operate"),
     (r"POST /v1/(workers|pools|rollouts)|\w+ /v1/queue/(faults|repair)", "admin"),
-    (r"GET /v1/(workers|pools|rollouts|queue|controller|jobs|audit)", "operate"),
+    (r"GET /v1/(workers|cordons|pools|rollouts|queue|controller|jobs|audit)", "operate"),
     (r"POST /v1/(jobs/|runs/requeue)", "operate"),
     (r"PATCH /v1/runs/|POST /v1/runs/\{run_id\}/requeue", "operate"),
     (r"(POST|DELETE) /v1/dead-letters|\w+ /v1/webhooks", "operate"),
@@ -324,6 +327,31 @@ def test_lists_and_bodies_do_not_reach_into_another_workspace(shared_api, ids, r
         stolen = http.post(f"/v1/sessions/{mine['id']}/runs", json={"input": "x", "parent_run_id": ids["run_id"]})
         assert stolen.status_code == 404
     assert snapshot(shared_api, ids) == before
+
+
+def test_the_key_of_a_run_opens_nothing_of_other_runs(shared_api, call, ids, routes):
+    """Neither in its own workspace nor in another one. (Mailboxes have rules of their own.)"""
+    for who in ("runner", "foreigner"):
+        with shared_api.http(who) as http:
+            session = http.post("/v1/sessions", json={"agent": "shell"}).json()["id"]
+            http.post(f"/v1/sessions/{session}/runs", json={"input": "x"})
+        secret = run_key(shared_api.fence(shared_api.start(session)))
+        before = snapshot(shared_api, ids)
+        tried = 0
+        for method, path, _, body in routes:
+            if not re.search(r"\{(session_id|run_id)\}", path) or "messages" in path:
+                continue
+            tried += 1
+            answer = call(secret, method, path, body, ids)
+            assert answer.status_code in (403, 404), (method, path, answer.text)
+            nothing = {**ids, "session_id": "ses_nothing", "run_id": "run_nothing"}
+            never = call(secret, method, path, body, nothing)
+            assert (never.status_code, sorted(never.json())) == (answer.status_code, sorted(answer.json()))
+        assert tried >= 19
+        [item] = call(secret, "POST", "/v1/runs:batch", BODIES["POST", "/v1/runs:batch"], ids).json()["items"]
+        assert item["error"]["code"] == "not_found"
+        assert call(secret, "GET", "/v1/runs", None, ids).json()["items"] == []
+        assert snapshot(shared_api, ids) == before
 
 
 def test_what_workers_execute_is_shown_to_admins_only(shared_api):

@@ -74,14 +74,20 @@ def test_the_rest_of_the_methods(api):
     for method, kind in ((client.cordon, "cordon"), (client.uncordon, "uncordon"), (client.drain, "drain")):
         assert method("w1")["command"] == kind
     for pool, kind in ((client.cordon_pool, "cordon"), (client.uncordon_pool, "uncordon")):
-        assert pool("default") == {"pool": "default", "workers": [client.worker("w1")["id"]], "command": kind}
+        told = {"pool": "default", "workers": [client.worker("w1")["id"]], "gone": [], "command": kind}
+        assert pool("default") == told
+        assert [each["name"] for each in client.cordons()] == (["w1"] if kind == "cordon" else [])
+    client.cordon("w1", for_seconds=7200)
+    [kept] = client.cordons()
+    assert kept["alive"] and kept["until"] > kept["at"] and kept["by"].startswith("key:")
+    client.uncordon("w1")
     with pytest.raises(NotFound):
         client.drain_pool("nobody", then="wait")
     client.drain("w1", deadline_seconds=2.5, then="fail", stay=True)
     commands = api.store.take_commands(client.worker("w1")["id"])
     assert [(one.kind, one.by.partition(":")[0]) for one in commands] == [
         ("cordon", "key"), ("uncordon", "key"), ("drain", "key"),
-        ("cordon", "key"), ("uncordon", "key"), ("drain", "key"),
+        ("cordon", "key"), ("uncordon", "key"), ("cordon", "key"), ("uncordon", "key"), ("drain", "key"),
     ]  # fmt: skip
     assert [drain_from(one.data) for one in commands if one.kind == "drain"] == [
         Drain(), Drain(timedelta(seconds=2.5), AtDeadline.FAIL, stay=True),

@@ -14,7 +14,7 @@ from oah.runtime.election import Announced
 from oah.runtime.leadership import Leadership
 from tests.support import eventually
 from tests.support.clock import StillClock
-from tests.support.kube_api import KubeApi
+from tests.support.kube_api import Drip, KubeApi
 
 LEASE = timedelta(seconds=15)
 ELECTION = {"get leases.coordination.k8s.io", "create leases.coordination.k8s.io", "update leases.coordination.k8s.io"}
@@ -90,6 +90,26 @@ def test_the_record_is_the_one_of_kubernetes(kube: KubeApi, machine: Make) -> No
     renewed = kube.get("leases", "oah-controller")["spec"]
     assert renewed == spec | {"renewTime": "1970-01-01T00:16:45.000000Z"}
     assert first.election.leader() == "a"
+
+
+@pytest.mark.parametrize("where", ["head", "body"])
+def test_a_server_that_answers_byte_by_byte_holds_nobody_for_longer_than_the_time_out(
+    kube: KubeApi, machine: Make, where: str
+) -> None:
+    """A second for each byte, by the leader's clock: each wait is short, and the answer would be whole in the end."""
+    slow = machine(timeout=5)
+
+    def second() -> None:
+        slow.clock.seconds += 1
+
+    kube.on("GET .*/leases/", times=2)(lambda: Drip(where, 4, second))
+    assert slow.cluster.lease("x")["metadata"]["name"] == ("" if where == "head" else "xxxx"), "slow, and in time"
+    kube.tricks.clear()
+    kube.on("GET .*/leases/")(lambda: Drip(where, 400, second))
+    with pytest.raises(Unavailable) as caught:
+        slow.lead("a")
+    assert caught.value.code == "kubernetes_timeout"
+    assert slow.lead("a"), "the next request has its own time, and another connection"
 
 
 @pytest.mark.parametrize("skew", [-7200, 0, 7200])

@@ -347,6 +347,23 @@ def test_another_goes_instead_of_one_that_works_on_and_on(world: ScaleWorld) -> 
     assert world.units[long].heard == ["drain", "uncordon"]
 
 
+def test_who_looked_idle_and_was_not_is_replaced_by_a_second_decision(world: ScaleWorld) -> None:
+    """Reports are late when the machine is busy: the choice is mended after a while, and interrupts nobody."""
+    world.have(busy=6, idle=4)
+    late = [name for name, unit in world.units.items() if unit.busy][:3]
+    for name in late:
+        world.units[name].shown, world.units[name].born = 0, world.clock.seconds
+    leader = world.leader(bounds(1, 4))
+    world.passes(leader)
+    assert set(late) < world.going(), "the youngest of those that look idle"
+    for name in late:
+        world.units[name].shown = None
+    world.passes(leader, 12)
+    assert [row.reason for row in world.decisions()] == ["bounds", "instead"]
+    assert len(world.ended) == 4 and world.interrupted == []
+    assert all(world.units[name].busy for name in world.going()) and len(world.going()) == 2
+
+
 def test_a_new_incarnation_of_one_that_goes_is_told_again(world: ScaleWorld) -> None:
     world.have(busy=2)
     leader = world.leader(bounds(0, 1))

@@ -153,3 +153,24 @@ def test_the_files_of_versions_are_named_as_alembic_knows_them() -> None:
     """Processes look at the schema without loading Alembic, and go by the files' names."""
     walked = ScriptDirectory.from_config(alembic_configuration()).walk_revisions()
     assert revisions() == tuple(script.revision for script in reversed(list(walked)))
+
+
+def test_mailboxes_of_the_schema_before_are_counted(empty_url: str) -> None:
+    store = open_store(empty_url)
+    database = store._database  # type: ignore[attr-defined]
+    with database.migrating() as connection:
+        configuration = alembic_configuration()
+        configuration.attributes["connection"] = connection
+        command.upgrade(configuration, "0004")
+    clock = "now()" if empty_url.startswith("postgres") else "now_us()"
+    boxes = "INSERT INTO mailboxes (id, workspace_id, address, public, description, max_messages, created_at,"
+    with database.write() as connection:
+        connection.execute(text(f"{boxes} session_id) VALUES ('s', 'default', 'ses_1', true, '', 1, {clock}, 'ses_1')"))
+        for name, ends in (("lives", "NULL"), ("dead", clock)):
+            values = f"('{name}', 'default', '{name}', true, '', 1, {clock}, {ends})"
+            connection.execute(text(f"{boxes} expires_at) VALUES {values}"))
+    store.migrate()
+    behind = Clerk(store, empty_url).behind
+    assert behind.query("SELECT id FROM mailboxes WHERE counted") == [("lives",)]
+    assert behind.query("SELECT workspace_id, mailboxes FROM mailbox_counters") == [("default", 1)]
+    store.close()

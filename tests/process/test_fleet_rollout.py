@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.arena import Arena, ledger_line, open_arena, writers
 from tests.support.servers_sql import PostgresServer
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 
@@ -32,6 +33,7 @@ def test_six_workers_under_load_are_restarted_without_a_run_lost_counted_or_out_
         items = [(s, "1" if number % 2 else ledger_line(1)) for number, s in enumerate(sessions)]
         runs.extend(arena.submit_all(items))
 
+    client.cordon("worker-6", for_seconds=3600)
     began = time.monotonic()
     with arena.fleet.supervised() as codes:
         load()
@@ -57,6 +59,11 @@ def test_six_workers_under_load_are_restarted_without_a_run_lost_counted_or_out_
     assert not counted, arena.story(*counted[:5])
     reasons = {row["reason"] for row in arena.sql("SELECT DISTINCT reason FROM run_attempts")}
     assert reasons <= {"first", "released"}, "whoever started again was released"
+    kept = client.worker("worker-6")
+    assert kept["cordoned"] and kept["cordon"]["until"], "in its next life, too"
+    assert not arena.sql("SELECT 1 FROM run_attempts WHERE worker_id = %s", kept["id"]), "it has claimed nothing"
+    client.uncordon("worker-6")
+    eventually(lambda: not client.worker("worker-6")["cordoned"], within=30, what="it takes runs again")
     gone = {row["worker_id"] for row in arena.owners()} - {worker["id"] for worker in client.workers()}
     assert not gone and not writers(arena.ledger)
     arena.check()

@@ -79,7 +79,7 @@ def slots_busy(client: Client, name: str = "worker-1") -> int:
 TREE = """
 import os, sys
 from oah.client import Client
-from oah.client.inside import OwnRun
+from oah.client.own_run import OwnRun
 
 depth = int(sys.argv[1])
 if depth > 1:
@@ -183,6 +183,24 @@ def test_a_question_that_is_answered_at_the_terminal_is_answered(arena: Arena, c
     assert row["status"] == "completed" and "answered 2" in row["result"], row
     resumed = next(event for event in arena.events(run) if event["type"] == "run.resumed")
     assert resumed["data"]["by"] == "terminal"
+
+
+def test_a_question_that_counts_down_is_one_and_answers_itself(arena: Arena, client: Client) -> None:
+    counts = "{} 0.4 Continuing in {{}} s…"
+    answered = ask(arena, f"[[countdown {counts.format(1000)}]]")
+    alone = ask(arena, f"[[countdown {counts.format(12)}]]")
+    wait_asked(arena, answered)
+    (row,) = arena.wait_done(alone, within=30)
+    assert row["status"] == "completed" and "answered by itself" in row["result"], row
+    with pytest.raises(Conflict) as caught:
+        client.send_input(alone, "1", question=1)
+    assert caught.value.code == "question_over"
+    resumed = [event["data"]["by"] for event in arena.events(alone, "run.resumed")]
+    assert resumed == ["terminal"]
+    client.send_input(answered, "2", question=1)  # it stood all the time, and counted
+    (row,) = arena.wait_done(answered, within=30)
+    assert "answered 2" in row["result"]
+    assert all(len(arena.events(each, "run.waiting_tool")) == 1 for each in (alone, answered))
 
 
 def test_a_text_is_a_command_only_when_its_run_says_so(arena: Arena, client: Client) -> None:

@@ -28,6 +28,8 @@ ONE_LINE = {"llm"}
 """Their chat takes one line at a time; without a screen they take any text."""
 NAMELESS = {"llm"}
 """Its screen does not say how a conversation is called: it is gone on with by name without a screen."""
+RECORDED = {"claude-code", "codex", "copilot", "pi"}
+"""Their own record says a reply that their screen has not kept; codex and copilot draw on the other screen."""
 SECONDS = 120
 
 real = pytest.mark.parametrize("name", NAMES)
@@ -135,6 +137,15 @@ def test_a_long_text_of_many_lines_is_given_once_and_whole(
         assert said.count(f"begin {mark}") == 1
         assert said.count(mark) <= 271
     assert any(_plain(text) in _plain(each.last) for each in questions)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name in RECORDED])
+def test_a_reply_that_is_longer_than_the_screen_is_whole(talk: Talk, fleet: Fleet, name: str) -> None:
+    run = talk.submit(f"[[long:3000]]say {secrets.token_hex(6)}")
+    said = talk.done(run)
+    assert all(f"row {row} of a long answer" in said for row in range(120)) and "scrolled off" not in said
+    ended = next(event.data for event in fleet.client.stream(run) if event.type == "run.completed")
+    assert "output_cut" not in ended
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if PROGRAMS[name].tool])

@@ -48,6 +48,13 @@ def test_of_six_busy_and_four_idle_the_idle_go_then_two_drain(
         return {run: fleet.worker_of(each["worker_id"]) for run, each in found.items() if each["status"] == "running"}
 
     at = eventually(lambda: found if len(found := where()) == 6 else None, within=30, what="six runs run")
+
+    def reported() -> bool:
+        """Who is told to go is chosen by what workers report, and that is a heartbeat late, or many on a busy machine:
+        of one that looks idle and is not, another takes the place later, by a second decision."""
+        return {fleet.worker_of(each["id"]) for each in fleet.client.workers() if each["busy"]} == set(at.values())
+
+    eventually(reported, within=30, what="the registry knows who is busy")
     with closing(open_database(settings)) as store, closing(open_broker(settings)) as broker:
 
         def leader(holder: str) -> ScaleFleet:

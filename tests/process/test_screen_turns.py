@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from oah.adapters.pty.asked import MOST_ALONE
 from oah.adapters.pty.screen_agent import ScreenAgent
 from oah.adapters.pty.screen_terminal import ScreenTerminal
 from oah.core.dialogue.reply import CUT
@@ -381,6 +382,48 @@ def test_a_person_who_never_stops_typing_does_not_keep_the_answer_waiting(
         over.set()
     typing.result(timeout=60)
     assert going_on.result(timeout=20).output == "answered 1"
+
+
+COUNTS = "Continuing in {} s…"
+
+
+def test_a_dialog_that_counts_down_is_one_question(desk: Bench, path: Path) -> None:
+    inky = Inky(desk, path)
+    asked = inky.turn(f"[[countdown 1000 0.05 {COUNTS}]]")
+    assert asked.status is WAITING and asked.question is not None and "Continuing in 9" in asked.question.text
+    before = inky.agent.snapshot().text
+    eventually(lambda: inky.agent.snapshot().text != before, within=10, what="it counts")
+    assert inky.agent.asks()
+    result = inky.resume("1")
+    assert (result.status, result.output) == (DONE, "answered 1")
+    assert [each["text"] for each in inky.submits if each.get("dialog")] == ["1"]
+
+
+def test_a_dialog_that_answers_itself_is_left_and_no_answer_is_typed(desk: Bench, path: Path) -> None:
+    inky = Inky(desk, path)
+    assert inky.turn(f"[[countdown 10 0.1 {COUNTS}]]\n[[say done]]").status is WAITING
+    eventually(lambda: not inky.agent.asks(), within=10, what="it has answered itself")
+    result = inky.resume("1")
+    assert (result.status, result.output.splitlines()) == (DONE, ["answered by itself", "done"])
+    assert len(inky.texts) == 1, "nothing was typed besides"
+
+
+def test_a_program_that_counts_in_its_own_way_is_asked_about_a_few_times(desk: Bench, path: Path) -> None:
+    inky = Inky(desk, path)
+    asked = [inky.turn("[[countdown 1000 0.7 patience {}]]")]
+    for _ in range(MOST_ALONE):
+        eventually(lambda: not inky.agent.asks(), within=10, what="it has become another")
+        asked.append(inky.resume(None))
+    assert all(each.status is WAITING for each in asked)
+    before = inky.agent.snapshot().text
+    eventually(lambda: inky.agent.snapshot().text != before, within=10, what="it counts on")
+    assert inky.agent.asks(), "the question stays"
+    again = inky.resume("1")
+    assert again.status is WAITING and len(inky.texts) == 1, "but what does not fit is not typed"
+    assert inky.agent.live is not None
+    inky.agent.live.type(b"2", timedelta(seconds=2))
+    eventually(lambda: not inky.agent.asks(), within=10, what="it has gone")
+    assert inky.resume(None).output == "answered 2"
 
 
 def test_a_policy_answers_without_a_wait(desk: Bench, path: Path) -> None:

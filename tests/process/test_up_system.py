@@ -124,13 +124,33 @@ def _mentioning(data_dir: Path) -> list[str]:
     return [line for line in lines if str(data_dir) in line]
 
 
-def test_everything_in_one_terminal_and_nothing_left_after_ctrl_c(start: Start) -> None:
+ASK = """
+import asyncio, json, nats, os
+
+async def main():
+    nc = await nats.connect(os.environ["OAH_NATS_URL"], token=os.environ["OAH_RUN_KEY"])
+    made = json.loads((await nc.request("$mq9.AI.MAILBOX.CREATE", b"{}")).data)
+    await nc.publish("$mq9.AI.MAILBOX.MSG." + made["mail_id"], b"from inside")
+    mails = await nc.subscribe("$mq9.AI.MAILBOX.MSG." + made["mail_id"])
+    print((await mails.next_msg(timeout=30)).data.decode())
+    await nc.close()
+
+asyncio.run(main())
+"""
+"""What an agent does that has found the gateway's address and the key of its run in its environment."""
+
+
+def test_everything_in_one_terminal_and_nothing_left_after_ctrl_c(start: Start, short_tmp: Path) -> None:
     up = start("--workers", "2", "--slots", "2")
     up.wait_for("ready: http://127.0.0.1:")
     session = up.oah("session", "create", "--agent", "shell")
     assert session.returncode == 0, session.stderr
     done = up.oah("run", "submit", session.stdout.strip(), "echo hello from $((40 + 2))", "--wait")
     assert (done.returncode, done.stdout) == (0, "hello from 42\n"), done.stderr
+    (short_tmp / "ask.py").write_text(ASK)
+    asked = f"{sys.executable} {short_tmp / 'ask.py'}"
+    done = up.oah("run", "submit", session.stdout.strip(), asked, "--wait")
+    assert (done.returncode, done.stdout) == (0, "from inside\n"), done.stderr
     up.wait_workers("worker-1", "worker-2")
     assert up.oah("doctor").returncode == 0
     assert (up.data_dir / "admin.key").stat().st_mode & 0o777 == 0o600

@@ -69,13 +69,32 @@ class Refusal(Exception):
         }
 
 
+@dataclass(frozen=True)
+class Drip:
+    """An answer of which so many bytes come one by one, of its head or of its body. `each` is called before each."""
+
+    where: str
+    count: int
+    each: Callable[[], None]
+
+    def parts(self) -> tuple[bytes, bytes, bytes]:
+        """What comes at once, what comes slowly, and the rest."""
+        slow, body = b"x" * self.count, b'{"metadata":{"name":"%s"}}'
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\nX-Slow: %s\r\n\r\n"
+        if self.where == "head":
+            before, after = (head % (len(body % b""), b"|")).split(b"|")
+            return before, slow, after + body % b""
+        before, after = (body % b"|").split(b"|")
+        return head % (len(body % slow), b"") + before, slow, after
+
+
 @dataclass
 class Trick:
     """What happens to requests (`METHOD path`) that a pattern matches."""
 
     pattern: re.Pattern[str]
     times: int
-    do: Callable[[], Refusal | tuple[int, Mapping[str, str], bytes] | None]
+    do: Callable[[], Refusal | Drip | tuple[int, Mapping[str, str], bytes] | None]
 
 
 @dataclass
@@ -397,6 +416,9 @@ class _Handler(BaseHTTPRequestHandler):
             if isinstance(done, tuple):
                 self._send(*done)
                 return
+            if isinstance(done, Drip):
+                self._drip(done)
+                return
             document = self.api.answer(self.command, self.path, self.headers, body)
             self._send(201 if self.command == "POST" else 200, _JSON, json.dumps(document).encode())
         except Refusal as refusal:
@@ -413,6 +435,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def _drip(self, drip: Drip) -> None:
+        before, slow, after = drip.parts()
+        self.wfile.write(before)
+        for byte in slow:
+            drip.each()
+            self.wfile.write(bytes([byte]))
+            self.api.over.wait(0.01)
+        self.wfile.write(after)
 
     def log_message(self, *_: object) -> None:
         """Not to standard error."""

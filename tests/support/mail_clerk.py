@@ -113,6 +113,14 @@ class MailClerk:
             " WHERE m.mailbox_id = l.mailbox_id AND m.priority = l.priority AND m.seq = l.seq)"
         )
         assert not strays, f"leases of nothing: {strays}"
+        theirs = self.behind.query("SELECT workspace_id, count(*) FROM mailboxes WHERE counted GROUP BY workspace_id")
+        kept = self.behind.query("SELECT workspace_id, mailboxes FROM mailbox_counters WHERE mailboxes <> 0")
+        assert dict(kept) == dict(theirs), "a workspace counts the mailboxes that are counted"
+        wrong = self.behind.query(
+            "SELECT address FROM mailboxes WHERE counted AND (session_id IS NOT NULL OR address LIKE '%#%')"
+            " OR NOT counted AND expires_at IS NULL AND session_id IS NULL"
+        )
+        assert not wrong, f"counted, or not, that should be otherwise: {wrong}"
 
 
 def priorities(*words: str) -> list[Priority]:

@@ -181,11 +181,13 @@ class Scene:
             self._wake_up()
 
     def _wake_up(self) -> None:
-        """For the next act: what a failed one left running is stopped, whoever died is started again."""
+        """For the next act: what a failed one left running is stopped, whoever died is started again, all take runs."""
         for name in [spec.name for spec in self.fleet.plan.specs()]:
             if name not in self.fleet.pids:
                 self.fleet.restart(name)
         self.fleet.wait_ready(within=30)
+        for kept in self.client.cordons():  # also of those that were started again just now
+            self.client.uncordon(kept["worker_id"])
 
 
 class Act:

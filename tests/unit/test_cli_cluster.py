@@ -103,9 +103,9 @@ def test_our_own_workers_have_the_time_that_they_need_and_their_pods_names() -> 
 
 
 def test_what_a_stop_takes_behind_the_drain_is_counted() -> None:
-    from oah.worker import worker
+    from oah.worker import stopping
 
-    parts = worker.CLAIMS_END + worker.FLUSH_ENDS + worker.HOOKS_END + worker.PARTS_END
+    parts = stopping.CLAIMS_END + stopping.FLUSH_ENDS + stopping.HOOKS_END + stopping.PARTS_END
     assert parts < AFTER_DRAIN_SECONDS
 
 

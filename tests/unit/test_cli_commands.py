@@ -357,6 +357,15 @@ def test_workers(call: Oah, monkeypatch: pytest.MonkeyPatch) -> None:
     for verb in ("drain", "cordon", "uncordon"):
         result, _ = call("worker", verb, "w.1", routes=routes)
         assert (result.exit_code, result.stdout) == (0, f"w.1 {verb} asked for\n")
+    result, api = call("worker", "cordon", "w.1", "--for", "2h", routes=routes)
+    assert (result.exit_code, api.body()) == (0, {"for_seconds": 7200.0})
+    kept = {"by": "key:1", "at": "2030-01-01T00:00:00.000000Z", "until": "2030-01-01T02:00:00.000000Z"}
+    cordoned = {"items": [{**worker, "cordoned": True, "cordon": kept}], "next_cursor": None}
+    result, _ = call("worker", "list", routes={**routes, "GET /v1/workers": cordoned})
+    assert "by key:1 until 2030-01-01T02:00Z" in result.stdout
+    gone = {"items": [{"name": "v", "host": "ant", "pool": "gpu", "alive": False, **kept}], "next_cursor": None}
+    result, _ = call("worker", "cordons", routes={**routes, "GET /v1/cordons": gone})
+    assert "ant" in result.stdout and "by key:1 until" in result.stdout
     monkeypatch.setattr(governance, "LOOK_SECONDS", 0)
     looks = [{**worker, "draining": d, "busy": b, "parked": 0} for d, b in ((False, 3), (True, 1), (True, 0))]
     for seen, code in ((looks, 0), (looks[1::-1], 4)):

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from oah.cli.connection import Connection
-from oah.cli.doctor import judge_fleet, judge_leader, judge_queue
+from oah.cli.doctor import judge_cordons, judge_fleet, judge_leader, judge_queue
 from oah.cli.findings import (
     ClockReading,
     Finding,
@@ -137,6 +137,13 @@ def test_the_fleet() -> None:
     assert _bad(judge_queue({"staleReadySessionCount": 1}))
 
 
+def test_who_is_cordoned_by_name() -> None:
+    kept = {"name": "w", "host": "ant", "alive": True}
+    assert not list(judge_cordons([])) and not _bad(judge_cordons([kept]))
+    [(level, words)] = _bad(judge_cordons([kept, {**kept, "name": "v", "alive": False}]))
+    assert level == "warning" and "v on ant" in words and "w on ant" not in words
+
+
 def _doctor(routes: dict, *args: str):
     def answer(request: httpx.Request) -> httpx.Response:
         route = routes.get(request.url.path)
@@ -154,6 +161,7 @@ HEALTHY = {
     "/healthz": {"status": "ok"},
     "/readyz": {"status": "ready"},
     "/v1/workers": {"items": [{"slots": 4, "version": "0.1.0"}], "next_cursor": None},
+    "/v1/cordons": {"items": [], "next_cursor": None},
     "/v1/controller": {"leader": "c.1", "epoch": "e"},
     "/v1/queue": {"uniqueReadySessionCount": 0, "readySessionCount": 0},
     "/v1/diagnosis": {"waiting": [], "silent": []},

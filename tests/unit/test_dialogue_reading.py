@@ -258,7 +258,8 @@ def test_a_question_stands_until_it_has_left_the_screen() -> None:
     assert stands(asked, read(screen(moved), RULES)), "another choice is marked, none is taken"
     assert not stands(asked, READY) and not stands(asked, WORKING) and not stands(asked, NOTHING)
     assert not stands(asked, read(screen(ASKS.replace("say why", "why not")), RULES)), "it asks something else"
-    assert stands(dataclasses.replace(asked, free=True), read(screen(ASKS + "\nblue"), RULES)), "a text is typed"
+    free = dataclasses.replace(asked, free=True, kind=DialogKind.QUESTION)
+    assert stands(free, read(screen(ASKS + "\nblue"), RULES)), "a text is typed"
     assert stands(None, NOTHING)
     assert not any(stands(None, each) for each in (READY, WORKING, ASKING))
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oah.core.dialogue.live import GrowingReply
-from oah.core.dialogue.reply import ReplyRules, reply
+from oah.core.dialogue.reply import ReplyRules, is_cut, reply
 from oah.core.dialogue.screen import Screen
 from tests.support.screens import COMPOSER, PROMPT, composed, pattern, screen
 
@@ -34,6 +34,14 @@ def test_a_reply_that_quotes_our_text_is_whole() -> None:
 def test_what_was_there_before_the_mark_is_none() -> None:
     shown = composed(above="● an old answer\n> hello\n● new")
     assert said(shown, mark=1) == "new"
+
+
+def test_of_a_reply_longer_than_what_is_kept_the_end_is_read() -> None:
+    lines = composed(above="  row 9\n✻ Cooked for 2s\n").lines
+    shown = Screen(lines=lines, columns=80, above=("  row 7", "  row 8"), scrolled=90)
+    assert said(shown, mark=10) == "row 7\nrow 8\nrow 9"
+    assert is_cut(shown, "hello", SAYS, COMPOSER, mark=10)
+    assert said(shown, mark=88) == "", "nothing is missing there, and nothing was said"
 
 
 def test_what_scrolled_away_belongs_to_it() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from datetime import timedelta
+from importlib.resources import files
 from typing import Any, cast
 
 import pytest
 
-from oah.core.dialogue.reading import Pattern
+from oah.core.dialogue.reading import Condition, Pattern, read
+from oah.core.dialogue.screen import Screen
 from oah.core.dialogue.screen_profile import ScreenProfile, screen_profile
 from oah.core.model.question import DialogKind
 from oah.errors import InvalidRequest
@@ -34,6 +37,16 @@ def test_a_profile_of_plain_prompts_asks_nobody_about_silence() -> None:
     assert made({"composer": {"start": "^> ", "at_cursor": True}}).turn.unknown is None
     assert made({"composer": {"start": "^> ", "at_cursor": True}, "unknown_seconds": 9}).turn.unknown is not None
     assert made({"unknown_seconds": 0}).turn.unknown is None
+
+
+def test_gemini_is_ready_though_its_old_footer_stands_below_the_new_one() -> None:
+    table = tomllib.loads((files("oah.core.dialogue.profiles") / "gemini.toml").read_text(encoding="utf-8"))
+    rules = screen_profile(table, compiled, source="gemini").screen
+    footer = ["▀" * 60, " workspace (/directory)    sandbox", " /work    no sandbox"]
+    lines = ["✦ row 163", "▄" * 60, " > and more", "   of it", *footer * 2]
+    reading = read(Screen(lines=tuple(lines), columns=80), rules)
+    assert reading.condition is Condition.READY and reading.composer is not None
+    assert reading.composer.draft == "and more\nof it"
 
 
 def test_everything_it_can_say() -> None:

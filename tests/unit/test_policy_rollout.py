@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oah.core.model.cordon import Cordon
 from oah.core.model.drain import AtDeadline, Drain
 from oah.core.model.ids import WorkerId
 from oah.core.model.rollout import Rollout, RolloutRules, RolloutState, Stage
@@ -255,17 +256,38 @@ def test_a_command_that_was_lost_is_given_again() -> None:
     assert w.told == [("drain", "a.1")] * 3
 
 
-def test_who_was_cordoned_has_a_cordoned_successor() -> None:
+KEPT = Cordon(host="h", name="a", pool="default", worker_id=WorkerId("a.1"), by="op", at=BEGIN)
+
+
+@pytest.mark.parametrize("before", [None, KEPT], ids=["meanwhile", "before"])
+def test_whom_an_operator_has_cordoned_is_healthy_and_told_nothing(before: Cordon | None) -> None:
+    """It is cordoned by its row, however often it is restarted."""
     w = world("a")
-    w.alive["a.1"] = report("a", cordoned=True)
+    w.alive["a.1"] = report("a", cordoned=before is not None, cordon=before)
     w.__post_init__()
     w.after()
     w.gone("a")
+    w.born("a", cordoned=True, cordon=KEPT)
+    assert w.after() == [Stage.SETTLING]
+    assert w.after(5) == [Stage.DONE]
+    assert w.told == [("drain", "a.1")]
+
+
+@pytest.mark.parametrize(("kept", "again"), [(None, ("a.1",)), (KEPT, ())])
+def test_a_cordon_of_one_life_ends_with_it_and_stands_when_the_drain_is_taken_back(
+    kept: Cordon | None, again: tuple[str, ...]
+) -> None:
+    w = world("a")
+    w.alive["a.1"] = report("a", cordoned=True, cordon=kept)
+    w.__post_init__()
+    w.after()
+    step = policy.end(w.rollout, RolloutState.ABORTED, "by ops", list(w.alive.values()), w.now)
+    assert (step.uncordon, step.cordon) == (("a.1",), again)
+    w.gone("a")
     w.born("a")
     w.after()
-    assert w.told[-1] == ("cordon", "a.2")
-    w.born("a", cordoned=True)
     assert w.after(5) == [Stage.DONE]
+    assert w.told == [("drain", "a.1")]
 
 
 def test_who_lives_in_an_api_is_drained_by_others_or_gone_is_passed_over() -> None:

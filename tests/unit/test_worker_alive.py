@@ -101,6 +101,6 @@ def test_a_start_in_doubt_moves_for_as_long_as_sql_is_away() -> None:
     moved: list[int] = []
     away = Unavailable("away")
     desk = ClaimDesk(store=Scripted(start=[InDoubt("cut")], start_outcome=[away, away, [NothingEligible(S)]]))
-    desk.claimer.goes_on = lambda: moved.append(desk.store.called("start_outcome"))
+    desk.claimer.starting.goes_on = lambda: moved.append(desk.store.called("start_outcome"))
     desk.claim()
     assert moved == [0, 1, 2]

@@ -45,6 +45,7 @@ def worker(store: Scripted, *, on_drain: Any = None, **broker: Any) -> tuple[Wor
     freed = [lambda epoch, frees: [Freed(Place.IDLE) for _ in frees]]
     redis = Scripted(**{**quiet, "free": freed, **broker})
     host = Scripted(live=[()], extend=[None], marked=[None], acknowledged_at=[1e9], abandon=[None], stop=[None])
+    store.answers.setdefault("cordon_of", [None])
     rest = {} if on_drain is None else {"on_drain": on_drain}
     return Worker(context(store, redis, clock=WallClock(), agent_host=host, **rest)), redis
 
@@ -83,7 +84,7 @@ def test_the_main_loop_answers_while_warm_agents_end() -> None:
     beat = of._vigil.beat
     of._vigil.beat = lambda: (beat(), beaten.set())  # type: ignore[method-assign,assignment]
     of._engines[0].start()
-    of._drain()
+    of._end()
     assert heard == [True] * 3
     assert len(of.table) == 0
 
@@ -101,7 +102,7 @@ def test_a_start_under_way_when_the_drain_begins_is_given_back() -> None:
         engine.start()
     of._claimer.hint()
     assert begun.wait(60)
-    of._drain()
+    of._end()
     assert store.called("release") == 1 and len(of.table) == 0
 
 
@@ -114,7 +115,7 @@ def test_an_agent_that_was_parked_during_the_drain_leaves_no_owner_row() -> None
     agent = WarmAgent()
     of._settler.ended(finished(F, agent))
     of._engines[0].start()
-    of._drain()
+    of._end()
     assert agent.closed == 1 and store.called("drop_owner") == 1
     assert len(of.table) == 0
 
@@ -124,7 +125,7 @@ def test_uncordon_also_ends_a_drain() -> None:
     of, _ = worker(Scripted(take_commands=told(CommandKind.DRAIN, CommandKind.UNCORDON)))
     of._orders()
     assert of._draining and of._claimer.wanted() == 0
-    of._stop_claims()
+    of._stops.stop_claims()
     of._orders()
     assert not of._draining and of._claimer.wanted() == 2
 
@@ -134,11 +135,11 @@ def test_a_drained_worker_ends_once_unless_it_is_to_stay(wish: Drain, *, ends: i
     ended: list[None] = []
     of, _ = worker(Scripted(take_commands=told(CommandKind.DRAIN, wish=wish)), on_drain=lambda: ended.append(None))
     for _ in range(3):
-        of._drains()
+        of._stops.drains()
     assert not ended, "nobody drains it yet"
     of._orders()
     for _ in range(3):
-        of._drains()
+        of._stops.drains()
     assert len(ended) == ends and of._draining
 
 
@@ -212,7 +213,7 @@ def test_a_drain_that_is_taken_back_while_its_agents_end_does_nothing_more() -> 
     of.table.parked(S, T)
     of._parked.put(S, T, WarmAgent(of._orders))
     of._orders()
-    of._drains()
+    of._stops.drains()
     assert (of._draining, of._claimer.stopped, of._claimer.wanted()) == (False, False, 2)
 
 
@@ -223,7 +224,7 @@ def test_the_deadline_of_a_drain_also_holds_after_a_signal() -> None:
     of._waiting.put(SimpleNamespace(fence=F))  # type: ignore[arg-type]
     threading.Timer(0.1, of._orders).start()
     begun = of._context.clock.seconds  # type: ignore[attr-defined]
-    assert not of._wait_idle(None)
+    assert not of._stops.wait_idle(None)
     assert of._context.clock.seconds - begun < 0.5  # type: ignore[attr-defined]
 
 
@@ -232,7 +233,7 @@ def test_an_uncordon_after_the_signal_keeps_no_run_that_waits_from_going_on() ->
     of._phase, of._claimer.draining = WorkerState.STOPPING, True
     of._orders()
     assert (of._claimer.stopped, of._claimer.wanted()) == (False, 0)
-    of._stop_claims()
+    of._stops.stop_claims()
     of._orders()
     assert of._claimer.stopped
 
@@ -242,12 +243,12 @@ def test_an_agent_that_stays_warm_after_the_end_of_a_drain_is_ended_too() -> Non
     store = Scripted(take_commands=told(CommandKind.DRAIN, wish=Drain(stay=True)), drop_owner=[[AfterRun(True, None)]])
     of, _ = worker(store)
     of._orders()
-    of._drains()
+    of._stops.drains()
     own(of, S, T)
     of.table.parked(S, T)
     agent = WarmAgent()
     of._parked.put(S, T, agent)
-    of._drains()
+    of._stops.drains()
     assert agent.closed == 1
 
 
@@ -260,5 +261,5 @@ def test_a_claim_that_a_broker_does_not_answer_keeps_no_drain_from_its_end() -> 
     of._claimer.step()
     assert of._claimer.busy
     of._orders()
-    of._drains()
+    of._stops.drains()
     assert ended == [None] and redis.called("claim") == 1

@@ -20,6 +20,7 @@ from lightkube.core.exceptions import ConfigError
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.types import PatchType
 
+from oah.adapters.kubernetes.network import Deadline, bound
 from oah.errors import InvalidRequest, OahError, Unavailable
 
 Document = dict[str, Any]
@@ -56,7 +57,7 @@ class Refused(OahError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
     """How to reach the API server. Without `api_url` and `kubeconfig`: as a pod does (its service account), else
-    $KUBECONFIG, else ~/.kube/config. `timeout`: of connecting, of sending and of each wait for an answer."""
+    $KUBECONFIG, else ~/.kube/config. `timeout`: of each request as a whole."""
 
     namespace: str | None = None
     api_url: str | None = None
@@ -108,6 +109,8 @@ class Cluster:
                 code="invalid_settings",
                 hint="run in a pod with a service account, or set OAH_KUBERNETES__KUBECONFIG or …__API_URL",
             ) from None
+        self._deadline = Deadline(options.timeout.total_seconds(), monotonic)
+        bound(self._client._client._client, self._deadline)
         self.namespace = str(self._client.namespace)
         self.server = str(self._client.config.cluster.server)
 
@@ -179,7 +182,8 @@ class Cluster:
                 f"{what}: not asked yet, the API server is busy", code="kubernetes_busy", retry_after=wait
             )
         try:
-            return call()
+            with self._deadline.begun():
+                return call()
         except httpx2.HTTPStatusError as error:
             self._hold(error.response)
             raise _error_of(what, error.response, self._retry_after(error.response)) from error

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -13,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import oah
+from oah.adapters.pty import scratch
 from oah.adapters.pty.attendant import Attendant
 from oah.adapters.pty.cpu import cpu_seconds
 from oah.adapters.pty.hearing import Hearing
@@ -101,16 +100,7 @@ class PtyAgent:
     def prepare(self) -> None:
         """Home and scratch directory. Raises AgentError `spawn_failed`."""
         try:
-            home = Path(self.spec.home)
-            home.mkdir(parents=True, exist_ok=True)
-            cwd = (Path(self.spec.cwd),) if self.spec.own_cwd else ()
-            for own in cwd:
-                own.mkdir(parents=True, exist_ok=True)
-            self.scratch.mkdir(parents=True, mode=0o700)
-            if self.spec.uid is not None:
-                for own in (home, self.scratch, *cwd):
-                    own.parent.chmod(0o711)  # to be passed through, not to be read
-                    os.chown(own, self.spec.uid, -1 if self.spec.gid is None else self.spec.gid)
+            scratch.make(self.spec, self.scratch)
             self.place("boot", self.profile.boot)
         except (OSError, AgentError) as error:
             self.discard()
@@ -118,14 +108,7 @@ class PtyAgent:
 
     def place(self, name: str, text: str) -> None:
         """A file in the scratch directory, readable by the agent only. Raises AgentError `scratch_unwritable`."""
-        path = self.scratch / name
-        try:
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-                file.write(text.encode())
-            if self.spec.uid is not None:
-                os.chown(path, self.spec.uid, -1)
-        except OSError as error:
-            raise AgentError(f"cannot write {path}: {error.strerror}", code="scratch_unwritable") from error
+        scratch.write(self.scratch / name, text, uid=self.spec.uid)
 
     def spawn(self, argv: tuple[str, ...], own: Mapping[str, str] | None = None) -> PtyProcess:
         """Start it, recorded from the first byte. `own`: the environment of the run that it is started for."""
@@ -390,7 +373,7 @@ class PtyAgent:
 
     def discard(self) -> None:
         """Remove the scratch directory."""
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        scratch.discard(self.scratch)
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:

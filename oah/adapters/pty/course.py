@@ -6,9 +6,11 @@ The loop around the pure judgements of `core/dialogue`. It can be left where the
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
+from oah.adapters.pty.asked import AskedQuestion
 from oah.adapters.pty.giving import clear, give, slow_down
 from oah.adapters.pty.hearing import PROGRESS_SECONDS, Hearing
 from oah.adapters.pty.screen_terminal import SLICE, ScreenTerminal
@@ -19,7 +21,7 @@ from oah.core.dialogue.keys import Typing, typing
 from oah.core.dialogue.live import GrowingReply
 from oah.core.dialogue.place import Place, place
 from oah.core.dialogue.progress import ScreenProgress
-from oah.core.dialogue.reading import Condition, Dialog, Reading, read, stands, unknown
+from oah.core.dialogue.reading import Condition, Dialog, Reading, read, unknown
 from oah.core.dialogue.reply import CUT, is_cut, reply
 from oah.core.dialogue.screen import Screen
 from oah.core.model.delivery import Outcome
@@ -44,22 +46,28 @@ class Course:
     """`go`, and after a question `answer` and `go` again. Used by one thread at a time."""
 
     def __init__(
-        self, screen: ScreenTerminal, request: TurnRequest, hearing: Hearing, speech: Speech, throttle: Throttle
+        self,
+        screen: ScreenTerminal,
+        request: TurnRequest,
+        hearing: Hearing,
+        speech: Speech,
+        throttle: Throttle,
+        *,
+        recorded: Callable[[str, str], str | None] = lambda text, shown: None,
     ) -> None:
+        """`recorded`: our text and the end of its reply → all of it, by the program's own record."""
         self.screen = screen
         self.request = request
         self.hearing = hearing
         self.throttle = throttle
         self.delivery: Outcome | None = None
-        self.question: Question | None = None
         self.over = False
         """The program waits for its next text."""
         self.cut = False
         """Of the reply only the end could be read."""
+        self._recorded = recorded
         self._speech = speech
-        self._dialog: Dialog | None = None
-        self._asked_at = -1
-        """What the screen had changed when it asked."""
+        self._asked = AskedQuestion(screen)
         self._state = turn.Turn(time.monotonic())
         self._mark = 0
         self._text = ""
@@ -70,6 +78,11 @@ class Course:
         self._shown_at = 0.0
         self._auto = 0
 
+    @property
+    def question(self) -> Question | None:
+        """What somebody is asked."""
+        return self._asked.question
+
     def begin(self, watch: Watch, control: TurnControl) -> None:
         """Who watches over it from now on."""
         self.watch, self.control = watch, control
@@ -77,7 +90,7 @@ class Course:
 
     def go(self) -> Question | None:
         """Until it asks somebody, or the turn is over (None). Raises Refused, AgentError."""
-        self.question = None
+        self._asked.question = None
         if self.delivery is None:
             asked = self._give()
             if asked is not None or self.delivery is None:
@@ -165,7 +178,7 @@ class Course:
         return None
 
     def _place(self, reading: Reading) -> Place:
-        rules, quiet = self.screen.rules, self.screen.quiet
+        rules, quiet = self.screen.rules, self.screen.stood(reading)
         return place(reading, quiet=quiet, settle=timedelta(0), rules=rules.turn, blind=rules.injection.blind)
 
     def _check_patience(self, waited: float) -> None:
@@ -206,8 +219,9 @@ class Course:
         if self._moves.look(screen.lines, scrolled=screen.scrolled, said=self._latest):
             self.watch.progressed()
         self._speak(screen, reading)
+        stood = self.screen.stood(reading) if reading.dialog is not None else 0.0
         self._state, verdict = turn.judge(
-            self._state, reading, answered=answered, now=self.screen.heard_at, rules=self.screen.rules.turn
+            self._state, reading, answered=answered, now=self.screen.heard_at, rules=self.screen.rules.turn, stood=stood
         )
         return verdict
 
@@ -242,11 +256,11 @@ class Course:
         if self.watch.cancelled:
             return None  # nobody is asked any more: the cancel goes on until the program has left the dialog
         question = dialog.question if dialog is not None else unknown(self.screen.look())
-        self._dialog, self._asked_at = dialog, self.screen.model.changes
+        self._asked.put(dialog)
         said = self.control.answer(question) if self._auto < AUTO_ANSWERS else None
         typed = self._typing(question, said) if said is not None else None
         if typed is None:
-            self.question = question
+            self._asked.question = question
             return question
         self._auto += 1
         self._type(typed)
@@ -268,14 +282,12 @@ class Course:
 
     def asks(self) -> bool:
         """Whether the question still stands. Any thread, while nobody drives the turn."""
-        return self.question is None or self._still_asks()
-
-    def _still_asks(self) -> bool:
-        return self.screen.model.changes == self._asked_at or stands(self._dialog, self.screen.read())
+        return self._asked.asks()
 
     def goes_on(self) -> None:
         """Somebody has answered at the terminal: what comes of that is a part of the turn."""
         self._state = replace(turn.key(self._state, time.monotonic()), worked=True)
+        self._asked.left()
 
     def _typing(self, question: Question, text: str) -> Typing | None:
         return typing(question, text, self.screen.rules.keys, self.screen.rules.injection)
@@ -285,14 +297,14 @@ class Course:
         key of theirs comes between the look and the answer, nor keeps it waiting for ever."""
         with self.screen.terminal.typing:
             self._see_keys()
-            if not self._still_asks():
+            if not self._asked.stands():
                 return False
             if typed.text:
                 self.screen.press(typed.text)
                 self.screen.pump(_KEY_PAUSE)
             if typed.key:
                 self.screen.press(typed.key)
-        self._state = turn.replied(self._state, self._dialog, time.monotonic())
+        self._state = turn.replied(self._state, self._asked.dialog, time.monotonic())
         self.screen.pump(_KEY_PAUSE)
         return True
 
@@ -356,7 +368,9 @@ class Course:
         if text != self._before:
             rules = self.screen.rules
             self.cut = is_cut(screen, self._text, rules.reply, rules.screen.composer, mark=self._mark)
-            self.hearing.keep(f"{CUT}\n{text}" if self.cut else text)
+            whole = self._recorded(self._text, text) if self.cut else text
+            self.cut = whole is None
+            self.hearing.keep(f"{CUT}\n{text}" if whole is None else whole)
             self.hearing.show(self._growing.end(text))
         if self.over and self.watch.cancelled and not self.watch.killed and not clear(self.screen):
             self.over = False

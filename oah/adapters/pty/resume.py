@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from oah.adapters.pty.matching import compiled
+from oah.core.dialogue.recorded_reply import RecordedRules, reply_in
 from oah.core.dialogue.records import Judgement, State, judge
 from oah.core.dialogue.resuming import REF, ResumeRules, is_ref, ref_in, resume_rules
 from oah.errors import AgentError
@@ -27,6 +28,8 @@ NAMELESS = "last"
 """The name of the last conversation, for a program that has no names for them."""
 _KEPT = ".oah-kept"
 _RECORDS = 10_000
+_LATEST = 5
+"""Records of conversations without a name yet in which a reply is looked for."""
 
 
 class Conversation:
@@ -115,15 +118,15 @@ class Conversation:
     def _go_on(self, kind: AgentKind, ref: str, reason: str | None) -> None:
         self.opening = Opening(kind=kind, reason=reason, session_ref=ref, resumable=True)
 
-    def _records(self) -> dict[str, Path]:
+    def _records(self, record: str = "") -> dict[str, Path]:
         """Records by their names, the newest last; of two of one moment (the clock of files is coarse) the one that is
         not ours, for it was begun later."""
         rules = self.rules
-        if rules is None or not rules.record:
+        if rules is None or not (record or rules.record):
             return {}
         found: list[tuple[int, bool, str, Path]] = []
         try:
-            base, record = self._base(rules)
+            base, record = self._base(rules, record or rules.record)
             for path in base.glob(record.replace(REF, "*")):
                 ref = ref_in(record, path.relative_to(base).as_posix())
                 status = path.lstat()
@@ -135,18 +138,44 @@ class Conversation:
             pass  # what cannot be read is no record
         return {ref: path for _, _, ref, path in sorted(found)}
 
-    def _base(self, rules: ResumeRules) -> tuple[Path, str]:
+    def _base(self, rules: ResumeRules, record: str) -> tuple[Path, str]:
         """Where records lie: below HOME, or where the session's environment has put them."""
         name, beginning = rules.root
         moved = self._spec.env.get(name) if name else None
         if not moved or not os.path.isabs(moved):
-            return self._home, rules.record
-        return Path(moved), rules.record.removeprefix(beginning + "/")
+            return self._home, record
+        return Path(moved), record.removeprefix(beginning + "/")
 
     def _latest(self, known: str | None) -> str | None:
         """The newest record's name, unless it was there before and is not ours."""
         newest = _newest(self._records())
         return None if newest is None or (newest in self._old and newest != known) else newest
+
+    # -- what it says -----------------------------------------------------------------------------------------------
+
+    def said(self, text: str, shown: str, rules: RecordedRules) -> str | None:
+        """All that the program has said to this text, by its record; None where there is none, or where what is `shown`
+        is not its end. A conversation that has no name yet is looked for among the records that are new."""
+        records = self._records(rules.file)
+        known = self.opening.session_ref
+        ours = [path for ref, path in records.items() if ref == known]
+        found = [reply for path in ours if (reply := self._said(path, text, shown, rules)) is not None]
+        if not found:
+            new = [path for ref, path in records.items() if ref not in self._old and ref != known][-_LATEST:]
+            found = [reply for path in new if (reply := self._said(path, text, shown, rules)) is not None]
+        return found[0] if len(found) == 1 else None
+
+    def _said(self, path: Path, text: str, shown: str, rules: RecordedRules) -> str | None:
+        try:
+            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                status = os.fstat(file.fileno())
+                if not self._ours(path, status):
+                    return None
+                begin = max(status.st_size - TAIL_BYTES, 0)
+                file.seek(begin)
+                return reply_in(file.read(TAIL_BYTES), text, shown, rules, partial=begin > 0)
+        except OSError:
+            return None  # what cannot be read is no record
 
     # -- its record -------------------------------------------------------------------------------------------------
 
@@ -178,7 +207,7 @@ class Conversation:
 
     def _ours(self, path: Path, status: os.stat_result) -> bool:
         assert self.rules is not None
-        base, _ = self._base(self.rules)
+        base, _ = self._base(self.rules, self.rules.record)
         below = os.path.realpath(path.parent).startswith(os.path.realpath(base) + os.sep)
         own = self._spec.uid is None or status.st_uid == self._spec.uid
         return below and own and stat.S_ISREG(status.st_mode) and status.st_nlink == 1

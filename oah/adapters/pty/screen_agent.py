@@ -16,6 +16,7 @@ from oah.adapters.pty.agents import DRAIN_SECONDS, PtyAgent, Surroundings
 from oah.adapters.pty.course import Course, Refused, shortened
 from oah.adapters.pty.matching import compiled
 from oah.adapters.pty.process import PtyProcess
+from oah.adapters.pty.recorded import recorded_reply
 from oah.adapters.pty.screen import ScreenModel
 from oah.adapters.pty.screen_start import place_files
 from oah.adapters.pty.screen_terminal import SLICE, ScreenTerminal
@@ -113,9 +114,9 @@ class ScreenAgent(PtyAgent):
                 raise self._not_ready(f"not ready after {self.profile.ready.total_seconds():g} s")
 
     def _place(self, screen: ScreenTerminal) -> Place:
-        turn = self.rules.turn
+        turn, reading = self.rules.turn, screen.read()
         blind = self.rules.injection.blind
-        return place(screen.read(), quiet=screen.quiet, settle=turn.settle, rules=turn, blind=blind)
+        return place(reading, quiet=screen.stood(reading), settle=turn.settle, rules=turn, blind=blind)
 
     def _is_released(self, screen: ScreenTerminal, waited: timedelta) -> bool:
         """A start that no rule recognises counts as ready one day; what it shows is asked about in the first turn. One
@@ -169,7 +170,7 @@ class ScreenAgent(PtyAgent):
         self.note_input(request.input)
         watch = self.watch(self.process, request, control)
         hearing = self.hearing(request, control, watch)
-        self._course = Course(self.screen, request, hearing, self.speech, self.throttle)
+        self._course = Course(self.screen, request, hearing, self.speech, self.throttle, recorded=self._recorded)
         return self._drive(self._course, watch, control, None)
 
     def resume(self, request: TurnRequest, answer: str | None, control: TurnControl) -> TurnResult:
@@ -233,6 +234,9 @@ class ScreenAgent(PtyAgent):
         if self._idle:
             self.around.attendant.keep(self)
         return result
+
+    def _recorded(self, text: str, shown: str) -> str | None:
+        return recorded_reply(self.screen, self.conversation, text, shown)
 
     def _refused(self, code: str, reason: str) -> TurnResult:
         return TurnResult(

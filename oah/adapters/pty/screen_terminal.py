@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from oah.adapters.pty.screen import ScreenModel
 from oah.adapters.pty.terminal import PtyTerminal
+from oah.core.dialogue import turn
 from oah.core.dialogue.reading import Reading, read
 from oah.core.dialogue.screen import Screen
 from oah.core.dialogue.screen_profile import ScreenProfile
@@ -50,12 +51,23 @@ class ScreenTerminal:
         """When we last listened to it. What we do between two times of listening, and what others do with our
         processor meanwhile, is no silence of the program."""
         self._lost = 0
+        self._standing: turn.Standing | None = None
         self._left_at = time.monotonic()
 
     @property
     def quiet(self) -> float:
         """Seconds since the last output or key, as far as we have listened."""
         return max(self.heard_at - max(self.output_at, self.key_at), 0.0)
+
+    def stood(self, reading: Reading) -> float:
+        """Seconds for which the dialog that it shows has stood, though something in it ticks; without one as `quiet`.
+        For whoever drives the terminal."""
+        if reading.dialog is None:
+            self._standing = None
+            return self.quiet
+        before = self._standing
+        self._standing = turn.standing(before, reading.dialog, output_at=self.output_at, key_at=self.key_at)
+        return self._standing.stood(self.heard_at, self.rules.turn)
 
     @property
     def keys_unseen(self) -> bool:

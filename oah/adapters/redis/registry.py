@@ -11,6 +11,7 @@ from oah.adapters.redis import keys
 from oah.adapters.redis.link import Call, Link
 from oah.adapters.redis.rim import as_ms, maybe_from_ms
 from oah.adapters.redis.scripts import Value
+from oah.core.model.cordon import Cordon
 from oah.core.model.ids import WorkerId
 from oah.core.model.lane import Lane
 from oah.core.model.worker import WorkerReport, WorkerState
@@ -104,7 +105,13 @@ def _encode(worker: WorkerReport) -> dict[str, Any]:
         "memory_ratio": worker.memory_ratio,
         "load_ratio": worker.load_ratio,
         "disk_ratio": worker.disk_ratio,
+        **({} if worker.cordon is None else {"cordon": _kept(worker.cordon)}),
     }
+
+
+def _kept(cordon: Cordon) -> dict[str, str | None]:
+    until = None if cordon.until is None else cordon.until.isoformat()
+    return {"by": cordon.by, "at": cordon.at.isoformat(), "until": until}
 
 
 def _decode(data: dict[str, Any], *, seen_ms: int) -> WorkerReport:
@@ -140,6 +147,22 @@ def _decode(data: dict[str, Any], *, seen_ms: int) -> WorkerReport:
         memory_ratio=float(data.get("memory_ratio", 0.0)),
         load_ratio=float(data.get("load_ratio", 0.0)),
         disk_ratio=float(data.get("disk_ratio", 0.0)),
+        cordon=_cordon(data),
+    )
+
+
+def _cordon(data: dict[str, Any]) -> Cordon | None:
+    kept = data.get("cordon")
+    if not kept:
+        return None
+    return Cordon(
+        host=str(data["host"]),
+        name=str(data["name"]),
+        pool=str(data["pool"]),
+        worker_id=WorkerId(str(data["id"])),
+        by=str(kept["by"]),
+        at=datetime.fromisoformat(kept["at"]),
+        until=None if kept["until"] is None else datetime.fromisoformat(kept["until"]),
     )
 
 

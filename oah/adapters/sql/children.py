@@ -1,4 +1,4 @@
-"""Runs whose parent was stopped: found by index, a page at a time."""
+"""Runs whose parent was stopped, found by index, a page at a time; sessions that agents open for children."""
 
 from __future__ import annotations
 
@@ -6,28 +6,58 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, and_, exists, or_, select
 
-from oah.adapters.sql.aggregate import Aggregate
-from oah.adapters.sql.tables import run_steps, runs
+from oah.adapters.sql.aggregate import Aggregate, picked
+from oah.adapters.sql.child_submits import current
+from oah.adapters.sql.rows import SESSION_COLUMNS, session_of
+from oah.adapters.sql.sessions import insert_session
+from oah.adapters.sql.tables import run_steps, runs, sessions
+from oah.adapters.sql.text import require_sound
 from oah.core.model.ids import RunId
 from oah.core.model.run import StopReason
-from oah.ports.children import Child
+from oah.core.model.session import Session
+from oah.errors import Conflict
+from oah.ports.children import Child, Parent
 
 LIVE = ("queued", "running", "waiting_tool")
 CASCADING = (StopReason.CANCEL, StopReason.PARENT, StopReason.INTERRUPT, StopReason.ROLLBACK)
 """Reasons that end a run as cancelled; a run that runs into a time-out leaves its children alone."""
 
 
-def parents_of_live(connection: Connection, of: Sequence[RunId]) -> set[RunId]:
-    """Those of the runs that have live children."""
-    c = runs.c
-    statement = select(c.parent_run_id).where(
-        c.parent_run_id.in_(list(of)), c.parent_run_id.is_not(None), c.status.in_(LIVE)
+def awaiting(connection: Connection, of: Sequence[RunId]) -> set[RunId]:
+    """Those of the runs that have live children to wait for: one in the parent's own session begins after its end."""
+    child, parent = runs.alias("c"), runs.alias("p")
+    statement = (
+        select(child.c.parent_run_id)
+        .select_from(child.join(parent, parent.c.id == child.c.parent_run_id))
+        .where(
+            child.c.parent_run_id.in_(list(of)),
+            child.c.parent_run_id.is_not(None),
+            child.c.status.in_(LIVE),
+            child.c.session_id != parent.c.session_id,
+        )
     )
     return {RunId(row[0]) for row in connection.execute(statement.distinct())}
 
 
 class Children(Aggregate):
     """See ports.children.ChildrenStore."""
+
+    def open_child_session(self, session: Session, parent: Parent) -> tuple[Session, bool]:
+        """Under the lock of the run's row, which whoever ends the attempt writes."""
+        require_sound(id=session.id)
+        with self._transaction() as transaction:
+            row = current(transaction.hot.lock_parents([parent.run_id]), parent)
+            statement = select(*picked(sessions, SESSION_COLUMNS)).where(sessions.c.id == session.id)
+            found = transaction.connection.execute(statement).first()
+            if found is not None:
+                earlier = session_of(found)
+                if (earlier.parent_run_id, earlier.lane) != (parent.run_id, session.lane):
+                    raise Conflict("the idempotency key was used for another session", code="idempotency_conflict")
+                return earlier, True
+            if row.opened >= parent.bounds.in_all:
+                raise Conflict(f"a run opens at most {parent.bounds.in_all} sessions", code="too_many_children")
+            insert_session(transaction.connection, session)
+            return session_of(transaction.connection.execute(statement).one()), False
 
     def parents_of_live(self, *, after: RunId | None, limit: int) -> list[RunId]:
         """One walk over the index of live children."""
@@ -48,7 +78,7 @@ class Children(Aggregate):
         if not runs:
             return set()
         with self._database.read() as connection:
-            return parents_of_live(connection, runs)
+            return awaiting(connection, runs)
 
     def children_to_cancel(self, parents: Sequence[RunId], *, limit: int) -> list[Child]:
         """In the order in which they were submitted."""

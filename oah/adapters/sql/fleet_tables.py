@@ -1,5 +1,5 @@
-"""The tables of the fleet: what scaling decided, rolling restarts, what is paused or capped, schedules and their
-firings."""
+"""The tables of the fleet: what scaling decided, rolling restarts, what is paused or capped, who is cordoned,
+schedules and their firings."""
 
 from __future__ import annotations
 
@@ -78,6 +78,20 @@ pauses = Table(
     Column("reason", Text),
     Column("at", Moment, nullable=False),
     PrimaryKeyConstraint("kind", "subject"),
+)
+
+# Workers that an operator has cordoned, through all their lives: by the name that a host knows them by.
+worker_cordons = Table(
+    "worker_cordons",
+    metadata,
+    Column("host", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("pool", Text, nullable=False),
+    Column("worker_id", Text, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("until", Moment),
+    PrimaryKeyConstraint("host", "name"),
 )
 
 # How many runs may be active at once: of a profile, or ("all", "") altogether. A workspace's stand with it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -148,10 +148,16 @@ class Keys(Aggregate):
 
     def key_by_digest(self, digest: str) -> ApiKey | None:
         """The key with this digest, also an expired or revoked one."""
-        statement = select(*picked(api_keys, KEY_COLUMNS)).where(api_keys.c.digest == digest)
+        return self.keys_by_digest([digest]).get(digest)
+
+    def keys_by_digest(self, digests: Collection[str]) -> Mapping[str, ApiKey]:
+        """By the unique index."""
+        if not digests:
+            return {}
+        statement = select(api_keys.c.digest, *picked(api_keys, KEY_COLUMNS))
         with self._database.read() as connection:
-            row = connection.execute(statement).first()
-        return None if row is None else key_of(row)
+            rows = connection.execute(statement.where(api_keys.c.digest.in_(digests)))
+            return {row[0]: key_of(row[1:]) for row in rows}
 
     def keys(self, workspace_id: WorkspaceId | None) -> list[ApiKey]:
         """All, or those of a workspace, oldest first."""

@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
-    Column,
     ColumnElement,
     Connection,
     any_,
@@ -40,7 +39,7 @@ MAILBOX: tuple[ColumnElement[Any], ...] = tuple(
         mailboxes,
         (
             "id", "workspace_id", "address", "public", "description", "session_id", "ttl_ms", "max_messages",
-            "last_seq", "messages", "created_at", "expires_at",
+            "last_seq", "messages", "turn", "created_at", "expires_at",
         ),
     )
 )  # fmt: skip
@@ -69,6 +68,7 @@ def mailbox_of(row: Any) -> Mailbox:
         max_messages=row.max_messages,
         last_seq=row.last_seq,
         messages=row.messages,
+        turn=row.turn,
         created_at=required(row.created_at),
         expires_at=row.expires_at,
     )
@@ -98,7 +98,7 @@ def moment(connection: Connection) -> datetime:
     return value
 
 
-def among(connection: Connection, column: Column[Any], values: Collection[Any]) -> ColumnElement[bool]:
+def among(connection: Connection, column: ColumnElement[Any], values: Collection[Any]) -> ColumnElement[bool]:
     """The column is one of the values: one parameter, however many there are."""
     wanted = sorted(values)
     if connection.dialect.name == "postgresql":

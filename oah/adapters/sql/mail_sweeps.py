@@ -7,7 +7,7 @@ locking them, locks their mailboxes (sessions before them) in the order of their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from oah.adapters.sql.agent_mail import senders_of
 from oah.adapters.sql.agent_messages import number_for_agent
 from oah.adapters.sql.aggregate import Aggregate, Transaction
 from oah.adapters.sql.mail_groups import give_back
+from oah.adapters.sql.mail_room import count, erase
 from oah.adapters.sql.mail_rows import among, lives, lock_mailboxes, moment, remove, replace_keys, touch
 from oah.adapters.sql.mail_tables import (
     group_cursors,
@@ -74,6 +75,17 @@ class MailSweeps(Aggregate):
             changed=tuple(done.changed.items()),
             gone=tuple(done.gone),
         )
+
+    def ended_leases(self, mailboxes: Collection[MailboxId]) -> set[MailboxId]:
+        """As many as a sweep would find."""
+        if not mailboxes:
+            return set()
+        with self._database.read() as connection:
+            self._database.by_index(connection)
+            over = group_leases.c.until <= moment(connection)
+            theirs = among(connection, group_leases.c.mailbox_id.concat(""), mailboxes)
+            names = connection.execute(select(group_leases.c.mailbox_id).where(over, theirs)).scalars()
+            return {MailboxId(name) for name in names}
 
     def _end_delays(self, done: _Done, limit: int) -> None:
         rows = self._found(messages.c.due_at, DELAYED, limit, among_all=True)
@@ -170,9 +182,11 @@ class MailSweeps(Aggregate):
             if len(ids) < limit:
                 for table in (group_leases, group_cursors, message_keys):
                     connection.execute(delete(table).where(table.c.mailbox_id == name))
-                connection.execute(delete(mailboxes).where(mailboxes.c.id == name))
+                less = erase(connection, name)
                 done.mailboxes += 1
                 done.gone.append(box.id)
+                if less:
+                    count(transaction, box.workspace_id, -less)
         return len(ids)
 
     def _forget(self, limit: int) -> None:

@@ -37,9 +37,26 @@ mailboxes = Table(
     Column("turn", BigInteger, nullable=False, server_default="0"),
     Column("created_at", Moment, nullable=False),
     Column("expires_at", Moment),
+    Column("counted", Boolean, nullable=False, server_default=text("false")),
     Index("ux_mailboxes_workspace_id_address", "workspace_id", "address", unique=True),
     Index("ix_mailboxes_expires_at", "expires_at"),
     Index("ix_mailboxes_session_id", "session_id"),
+)
+COUNTED = "counted"
+Index(
+    "ix_mailboxes_counted",
+    mailboxes.c.workspace_id,
+    mailboxes.c.expires_at,
+    postgresql_where=text(COUNTED),
+    sqlite_where=text(COUNTED),
+)
+
+# How many mailboxes of a workspace have ``counted``: against their limit.
+mailbox_counters = Table(
+    "mailbox_counters",
+    metadata,
+    Column("workspace_id", Text, primary_key=True),
+    Column("mailboxes", BigInteger, nullable=False, server_default="0"),
 )
 
 # ``seq`` is null while a message is delayed. ``settled_at``: nothing reads it any more but a trace (messages of

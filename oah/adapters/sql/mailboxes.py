@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 
 from sqlalchemy import Connection, exists, func, select, update
 
 from oah.adapters.sql.aggregate import Aggregate
-from oah.adapters.sql.columns import MICROSECOND, age_us, later, now
-from oah.adapters.sql.mail_rows import ALIVE, MAILBOX, TOMB, among, expired, lives, mailbox_of, missing, moment
+from oah.adapters.sql.columns import MICROSECOND, later, now
+from oah.adapters.sql.mail_heads import heads_since
+from oah.adapters.sql.mail_room import admit, count, uncount
+from oah.adapters.sql.mail_rows import ALIVE, MAILBOX, TOMB, expired, lives, mailbox_of, missing, moment
 from oah.adapters.sql.mail_tables import mailboxes
 from oah.adapters.sql.pages import LONGEST
 from oah.adapters.sql.tables import workspaces
 from oah.adapters.sql.text import require_sound
 from oah.core.model.ids import MailboxId, WorkspaceId
 from oah.core.model.mailbox import Mailbox
-from oah.errors import Broken, Conflict, InvalidRequest, LimitReached, NotFound
+from oah.errors import Broken, Conflict, InvalidRequest, NotFound
 from oah.ports.mailboxes import Created, Head, MailFigures, NewMailbox
 from oah.ports.rows import Page
 
@@ -33,6 +35,7 @@ class Mailboxes(Aggregate):
         with self._transaction() as transaction:
             connection = transaction.connection
             self._database.by_index(connection)
+            change = 1
             for _ in range(TRIES):
                 found = connection.execute(
                     select(*MAILBOX).where(*_named(new.workspace_id, new.address)).with_for_update(key_share=True)
@@ -41,11 +44,12 @@ class Mailboxes(Aggregate):
                     there = mailbox_of(found)
                     if lives(there, moment(connection)):
                         return Created(there, new=False)
-                    _entomb(connection, there)
-                _require_room(connection, new.workspace_id, most)
+                    change -= _entomb(connection, there)
+                _require_workspace(connection, new.workspace_id)
                 transaction.insert_or_ignore(mailboxes, **_row(new))
                 made = connection.execute(select(*MAILBOX).where(mailboxes.c.id == new.id)).first()
                 if made is not None:
+                    admit(transaction, new.workspace_id, change, most)
                     return Created(mailbox_of(made), new=True)
         raise Broken(f"mailbox {new.address} is made and deleted all the time")
 
@@ -103,20 +107,14 @@ class Mailboxes(Aggregate):
                 return False
             if row.session_id is not None:
                 raise Conflict(f"{address} is the mailbox of a session: it goes with it", code="session_mailbox")
-            _entomb(connection, mailbox_of(row))
+            count(transaction, workspace_id, -_entomb(connection, mailbox_of(row)))
         return True
 
-    def heads(self, mailboxes_: Sequence[MailboxId]) -> Mapping[MailboxId, Head]:
-        """One parameter, one probe of the primary key for each."""
-        if not mailboxes_:
-            return {}
-        statement = select(
-            mailboxes.c.id, mailboxes.c.last_seq, mailboxes.c.turn, age_us(mailboxes.c.expires_at).label("over")
-        )
+    def heads(self, known: Mapping[MailboxId, Head | None]) -> Mapping[MailboxId, Head]:
+        """In one statement."""
         with self._database.read() as connection:
             self._database.by_index(connection)
-            rows = connection.execute(statement.where(among(connection, mailboxes.c.id, set(mailboxes_)))).all()
-        return {MailboxId(row.id): _head(row.last_seq, row.turn, row.over) for row in rows}
+            return heads_since(connection, known)
 
     def mail_figures(self) -> MailFigures:
         """Of the rows of mailboxes alone."""
@@ -128,12 +126,6 @@ class Mailboxes(Aggregate):
 
 def _named(workspace_id: WorkspaceId, address: str):  # type: ignore[no-untyped-def]
     return mailboxes.c.workspace_id == workspace_id, mailboxes.c.address == address
-
-
-def _head(last_seq: int, turn: int, over: int | None) -> Head:
-    if over is None:
-        return Head(last_seq, gone=False, turn=turn)
-    return Head(last_seq, gone=over >= 0, expires_in=timedelta(microseconds=max(0, -over)), turn=turn)
 
 
 def _row(new: NewMailbox) -> dict[str, object]:
@@ -149,25 +141,20 @@ def _row(new: NewMailbox) -> dict[str, object]:
         "max_messages": new.max_messages,
         "created_at": now(),
         "expires_at": None if ttl is None else later(ttl // MICROSECOND),
+        "counted": new.session_id is None,
     }
 
 
-def _require_room(connection: Connection, workspace_id: WorkspaceId, most: int | None) -> None:
+def _require_workspace(connection: Connection, workspace_id: WorkspaceId) -> None:
     if not connection.execute(select(exists().where(workspaces.c.id == workspace_id))).scalar():
         raise NotFound(f"no workspace {workspace_id}")
-    if most is None:
-        return
-    nth = select(mailboxes.c.id).where(mailboxes.c.workspace_id == workspace_id).order_by(mailboxes.c.address)
-    if connection.execute(nth.offset(most - 1).limit(1)).first() is not None:
-        raise LimitReached(
-            f"workspace {workspace_id} has {most} mailboxes", code="mailboxes_full", hint="delete some, or wait"
-        )
 
 
-def _entomb(connection: Connection, mailbox: Mailbox) -> None:
-    """A locked one is dead from now on, under a name that nobody can ask for."""
+def _entomb(connection: Connection, mailbox: Mailbox) -> int:
+    """A locked one is dead from now on, under a name that nobody can ask for; how many less are counted."""
     connection.execute(
         update(mailboxes)
         .where(mailboxes.c.id == mailbox.id)
         .values(address=f"{mailbox.address}{TOMB}{mailbox.id}", expires_at=moment(connection))
     )
+    return uncount(connection, mailbox.id)

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import select, update
 
 from oah.adapters.sql.aggregate import Transaction, after, picked
-from oah.adapters.sql.children import parents_of_live
+from oah.adapters.sql.children import awaiting
 from oah.adapters.sql.columns import now
 from oah.adapters.sql.executions import GONE
 from oah.adapters.sql.rows import STEP_COLUMNS, step_of
@@ -22,7 +22,7 @@ from oah.core.model.event import EventType
 from oah.core.model.ids import WorkerId
 from oah.core.model.run import Run, RunStatus, Step
 from oah.errors import Conflict, NotFound
-from oah.ports.questions import Asked, AskReply, Resumed
+from oah.ports.questions import TERMINAL, Asked, AskReply, Resumed
 from oah.ports.rows import RunFence
 from oah.ports.steps import Inside, NewStep, StepKind, StepOutcome
 
@@ -65,7 +65,7 @@ class Questions(Steps):
             if step.number != number:
                 raise Conflict(f"question {number} is over; the run asks question {step.number}", code="question_over")
             if "answer" in step.data:
-                raise Conflict(f"question {number} is answered already", code="already_answered")
+                raise Conflict(_why_answered(number, step.data["answer"]), code="already_answered")
             given = {"text": answer, "by": inside.by, "at": transaction.stamp()}
             change_step(transaction, run.id, number, {"data": {**step.data, "answer": given}, "deadline_at": None})
             return run.worker_id
@@ -152,9 +152,15 @@ def _step(transaction: Transaction, run: Run, number: int) -> Step | None:
 def _given(transaction: Transaction, run: Run, step: Step) -> dict[str, Any] | None:
     """What lets it go on: its answer, or that its last child has ended."""
     found: dict[str, Any] | None = step.data.get("answer")
-    if found is None and "children" in step.data and not parents_of_live(transaction.connection, [run.id]):
+    if found is None and "children" in step.data and not awaiting(transaction.connection, [run.id]):
         return {"text": "", "by": "children"}
     return found
+
+
+def _why_answered(number: int, given: Mapping[str, Any]) -> str:
+    if given.get("by") != TERMINAL:
+        return f"question {number} is answered already"
+    return f"question {number} has left the program's screen: it was answered there, or the program answered it itself"
 
 
 def _end_waits(transaction: Transaction, run: Run) -> None:

@@ -41,7 +41,7 @@ RUN_COLUMNS = (
 SESSION_COLUMNS = (
     "id", "workspace_id", "pool", "agent", "state", "created_at", "queued_count", "event_seq", "holds", "session_ref",
     "home", "cwd", "env", "title", "labels", "metadata", "closed_at", "worktree", "wake", "wake_failures", "wake_after",
-    "wake_stopped", "wake_run_id", "unsettled",
+    "wake_stopped", "wake_run_id", "unsettled", "parent_run_id",
 )  # fmt: skip
 WORKSPACE_COLUMNS = (
     "id", "name", "created_at", "weight", "max_active_runs", "max_queued_runs", "recovery_strategy",
@@ -161,7 +161,7 @@ def session_of(row: Sequence[Any]) -> Session:
     (
         session_id, workspace_id, pool, agent, state, created, queued_count, event_seq, holds, session_ref, home, cwd,
         env, title, labels, metadata, closed, worktree, wake, wake_failures, wake_after, wake_stopped, wake_run,
-        unsettled,
+        unsettled, parent,
     ) = row  # fmt: skip
     return Session(
         id=SessionId(session_id),
@@ -187,6 +187,7 @@ def session_of(row: Sequence[Any]) -> Session:
         wake_stopped=wake_stopped,
         wake_run_id=None if wake_run is None else RunId(wake_run),
         unsettled=unsettled,
+        parent_run_id=None if parent is None else RunId(parent),
     )
 
 

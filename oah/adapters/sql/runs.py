@@ -46,6 +46,7 @@ class Runs(Aggregate):
         for column, value in (
             (runs.c.workspace_id, where.workspace_id),
             (runs.c.session_id, where.session_id),
+            (runs.c.parent_run_id, where.parent_run_id),
             (runs.c.error_code, where.error_code),
             (runs.c.recovery_state, where.recovery_state),
             (runs.c["class"], where.run_class),

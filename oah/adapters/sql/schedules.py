@@ -1,28 +1,27 @@
-"""Schedules and their firings, as rows."""
+"""Schedules, as rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, delete, func, insert, select, text, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, RowMapping, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from oah.adapters.sql.aggregate import Aggregate
 from oah.adapters.sql.audits import entry, record
 from oah.adapters.sql.columns import now
-from oah.adapters.sql.fleet_tables import FIRING, schedule_firings, schedules
+from oah.adapters.sql.fleet_tables import schedule_firings, schedules
 from oah.adapters.sql.pages import paged
 from oah.adapters.sql.rows import moment, parsed, required
-from oah.adapters.sql.tables import idempotency_keys, workspaces
+from oah.adapters.sql.tables import workspaces
 from oah.adapters.sql.text import require_sound
-from oah.core.model.ids import RunId, SessionId, WorkspaceId
-from oah.core.model.schedule import Firing, FiringOutcome, Overlap, Schedule
+from oah.core.model.ids import SessionId, WorkspaceId
+from oah.core.model.schedule import Overlap, Schedule
 from oah.errors import Conflict, InvalidRequest, NotFound
 from oah.ports.rows import Page
-from oah.ports.schedules import DueSchedule, NewSchedule
+from oah.ports.schedules import NewSchedule
 
 CHANGES = frozenset({"name", "cron", "timezone", "overlap", "session_id", "template", "paused", "next_at"})
 
@@ -67,7 +66,7 @@ class Schedules(Aggregate):
             except IntegrityError as error:  # two at once under one name
                 raise _taken(schedule.name) from error
             made = _found(connection, schedule.id, None)
-            _written_down(connection, made, schedule.by, "created")
+            written_down(connection, made, schedule.by, "created")
             return made
 
     def schedules(
@@ -82,7 +81,7 @@ class Schedules(Aggregate):
                 connection,
                 statement,
                 schedules,
-                lambda row: _schedule_of(row._mapping),
+                lambda row: schedule_of(row._mapping),
                 lambda item: (item.created_at, item.id),
                 cursor=cursor,
                 limit=limit,
@@ -120,7 +119,7 @@ class Schedules(Aggregate):
                 connection.execute(statement)
             except IntegrityError as error:
                 raise _taken(values["name"]) from error
-            _written_down(connection, before, by, "changed", changed=sorted(changes))
+            written_down(connection, before, by, "changed", changed=sorted(changes))
             return _found(connection, before.id, None)
 
     def delete_schedule(self, schedule_id: str, workspace_id: WorkspaceId | None, *, by: str) -> Schedule:
@@ -129,101 +128,8 @@ class Schedules(Aggregate):
             found = _found(connection, schedule_id, workspace_id, lock=True)
             connection.execute(delete(schedule_firings).where(schedule_firings.c.schedule_id == found.id))
             connection.execute(delete(schedules).where(schedules.c.id == found.id))
-            _written_down(connection, found, by, "deleted")
+            written_down(connection, found, by, "deleted")
             return found
-
-    def firings(self, schedule_id: str, *, limit: int = 100) -> list[Firing]:
-        """Newest first."""
-        statement = (
-            select(schedule_firings)
-            .where(schedule_firings.c.schedule_id == schedule_id)
-            .order_by(schedule_firings.c.fire_at.desc())
-            .limit(limit)
-        )
-        with self._database.read() as connection:
-            return [_firing_of(row) for row in connection.execute(statement).mappings()]
-
-    def due_schedules(self, *, limit: int) -> tuple[datetime, list[DueSchedule]]:
-        """By the index of what fires."""
-        statement = (
-            select(schedules)
-            .where(text(FIRING), schedules.c.next_at <= now())
-            .order_by(schedules.c.next_at, schedules.c.id)
-            .limit(limit)
-        )
-        with self._database.read() as connection:
-            found = [_schedule_of(row) for row in connection.execute(statement).mappings()]
-            at = required(moment(connection.execute(select(now())).scalar_one()))
-            return at, [DueSchedule(each, _last_run(connection, each.id)) for each in found]
-
-    def end_firing(self, schedule: Schedule, firings: Sequence[Firing], *, next_at: datetime | None, keep: int) -> bool:
-        """Compare-and-set on `next_at` and `updated_at`."""
-        mine = (
-            schedules.c.id == schedule.id,
-            schedules.c.next_at == schedule.next_at,
-            schedules.c.updated_at == schedule.updated_at,
-        )
-        ran = [each.fire_at for each in firings if each.run_id is not None]
-        values: dict[str, Any] = {"next_at": next_at, **({"last_at": max(ran)} if ran else {})}
-        with self._database.write() as connection:
-            if connection.execute(update(schedules).where(*mine).values(**values)).rowcount != 1:
-                self._write_what_ran(connection, schedule, firings)
-                return False
-            for each in firings:
-                self._write(connection, each)
-            kept = (
-                select(schedule_firings.c.fire_at)
-                .where(schedule_firings.c.schedule_id == schedule.id)
-                .order_by(schedule_firings.c.fire_at.desc())
-                .offset(keep)
-                .limit(1)
-            )
-            oldest = connection.execute(kept).scalar_one_or_none()
-            if oldest is not None:
-                old = (schedule_firings.c.schedule_id == schedule.id, schedule_firings.c.fire_at <= oldest)
-                connection.execute(delete(schedule_firings).where(*old))
-            return True
-
-    def fired_run(self, workspace_id: WorkspaceId, key: str) -> RunId | None:
-        """By primary key."""
-        mine = (idempotency_keys.c.workspace_id == workspace_id, idempotency_keys.c.key == key)
-        with self._database.read() as connection:
-            found = connection.execute(select(idempotency_keys.c.run_id).where(*mine)).scalar_one_or_none()
-            return None if found is None else RunId(found)
-
-    def add_firing(self, firing: Firing, *, by: str) -> None:
-        """Made by hand."""
-        with self._database.write() as connection:
-            self._write(connection, firing)
-            made = connection.execute(select(schedules).where(schedules.c.id == firing.schedule_id)).mappings().first()
-            if made is not None:
-                _written_down(connection, _schedule_of(made), by, "triggered", run_id=firing.run_id)
-
-    def _write_what_ran(self, connection: Connection, schedule: Schedule, firings: Sequence[Firing]) -> None:
-        """Of a schedule that stands elsewhere by now, or is paused: nobody comes back for this time. One that only was
-        changed is still due, and its firing is judged again."""
-        statement = select(schedules.c.next_at, schedules.c.paused).where(schedules.c.id == schedule.id)
-        row = connection.execute(statement.with_for_update()).first()
-        if row is None or (moment(row.next_at) == schedule.next_at and not row.paused):
-            return
-        for each in firings:
-            if each.run_id is not None:
-                self._write(connection, each)
-
-    def _write(self, connection: Connection, firing: Firing) -> None:
-        make = postgresql.insert if self._database.dialect == "postgresql" else sqlite.insert
-        connection.execute(
-            make(schedule_firings)
-            .values(
-                schedule_id=firing.schedule_id,
-                fire_at=firing.fire_at,
-                at=now(),
-                outcome=firing.outcome.value,
-                run_id=firing.run_id,
-                detail=firing.detail,
-            )
-            .on_conflict_do_nothing()
-        )
 
 
 def _found(connection: Connection, named: str, workspace_id: WorkspaceId | None, *, lock: bool = False) -> Schedule:
@@ -235,12 +141,12 @@ def _found(connection: Connection, named: str, workspace_id: WorkspaceId | None,
     statement = statement.order_by((schedules.c.id == named).desc(), schedules.c.id).limit(2)
     rows = connection.execute(statement.with_for_update() if lock else statement).mappings().all()
     if rows and rows[0]["id"] == named:
-        return _schedule_of(rows[0])
+        return schedule_of(rows[0])
     if len(rows) > 1:
         raise NotFound(f"several workspaces have a schedule '{named}'", hint="name it by its id")
     if not rows:
         raise NotFound(f"no schedule '{named}'")
-    return _schedule_of(rows[0])
+    return schedule_of(rows[0])
 
 
 def _free(connection: Connection, workspace_id: WorkspaceId, name: str) -> None:
@@ -253,18 +159,8 @@ def _taken(name: str) -> Conflict:
     return Conflict(f"there is a schedule '{name}' already", code="name_taken", hint="change that one, or name it else")
 
 
-def _last_run(connection: Connection, schedule_id: str) -> RunId | None:
-    statement = (
-        select(schedule_firings.c.run_id)
-        .where(schedule_firings.c.schedule_id == schedule_id, schedule_firings.c.run_id.is_not(None))
-        .order_by(schedule_firings.c.fire_at.desc())
-        .limit(1)
-    )
-    found = connection.execute(statement).scalar_one_or_none()
-    return None if found is None else RunId(found)
-
-
-def _schedule_of(row: RowMapping) -> Schedule:
+def schedule_of(row: RowMapping) -> Schedule:
+    """The schedule of a row."""
     return Schedule(
         id=row["id"],
         workspace_id=WorkspaceId(row["workspace_id"]),
@@ -283,17 +179,7 @@ def _schedule_of(row: RowMapping) -> Schedule:
     )
 
 
-def _firing_of(row: RowMapping) -> Firing:
-    return Firing(
-        schedule_id=row["schedule_id"],
-        fire_at=required(row["fire_at"]),
-        at=moment(row["at"]),
-        outcome=FiringOutcome(row["outcome"]),
-        run_id=None if row["run_id"] is None else RunId(row["run_id"]),
-        detail=row["detail"],
-    )
-
-
-def _written_down(connection: Connection, schedule: Schedule, by: str, what: str, **data: Any) -> None:
+def written_down(connection: Connection, schedule: Schedule, by: str, what: str, **data: Any) -> None:
+    """Leave a row in the audit."""
     about = {"workspace_id": schedule.workspace_id, "name": schedule.name, "cron": schedule.cron, **data}
     record(connection, [entry(by, f"schedule.{what}", schedule.id, about)])

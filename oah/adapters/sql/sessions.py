@@ -24,35 +24,41 @@ WORKSPACE = SESSION_COLUMNS.index("workspace_id")
 CHANGES = frozenset({"title", "labels", "metadata", "cwd", "env", "session_ref", "wake"})
 
 
+def insert_session(connection: Connection, session: Session) -> None:
+    """Open, in a transaction of others. Raises NotFound (workspace) and Conflict (the id is taken)."""
+    require_sound(id=session.id, title=session.title, cwd=session.cwd, session_ref=session.session_ref)
+    for name, value in (("env", session.env), ("labels", session.labels), ("metadata", session.metadata)):
+        dumped(name, value)
+    found = select(workspaces.c.id).where(workspaces.c.id == session.workspace_id)
+    if connection.execute(found).first() is None:
+        raise NotFound(f"no workspace {session.workspace_id}")
+    if connection.execute(select(sessions.c.id).where(sessions.c.id == session.id)).first() is not None:
+        raise Conflict(f"session {session.id} exists")
+    values = {
+        "id": session.id,
+        "workspace_id": session.workspace_id,
+        "pool": session.lane.pool,
+        "agent": session.lane.profile,
+        "session_ref": session.session_ref,
+        "cwd": session.cwd,
+        "worktree": None if session.worktree is None else session.worktree.document(),
+        "env": dict(session.env),
+        "title": session.title,
+        "labels": dict(session.labels),
+        "metadata": dict(session.metadata),
+        "wake": session.wake.value,
+        "parent_run_id": session.parent_run_id,
+    }
+    connection.execute(insert(sessions).values(**values, state="open", holds={}, created_at=now()))
+
+
 class Sessions(Aggregate):
     """The aggregate of a session's own columns."""
 
     def create_session(self, session: Session) -> Session:
         """Raises NotFound (workspace) and Conflict (the id is taken)."""
-        require_sound(id=session.id, title=session.title, cwd=session.cwd, session_ref=session.session_ref)
-        for name, value in (("env", session.env), ("labels", session.labels), ("metadata", session.metadata)):
-            dumped(name, value)
         with self._database.write() as connection:
-            found = select(workspaces.c.id).where(workspaces.c.id == session.workspace_id)
-            if connection.execute(found).first() is None:
-                raise NotFound(f"no workspace {session.workspace_id}")
-            if connection.execute(select(sessions.c.id).where(sessions.c.id == session.id)).first() is not None:
-                raise Conflict(f"session {session.id} exists")
-            values = {
-                "id": session.id,
-                "workspace_id": session.workspace_id,
-                "pool": session.lane.pool,
-                "agent": session.lane.profile,
-                "session_ref": session.session_ref,
-                "cwd": session.cwd,
-                "worktree": None if session.worktree is None else session.worktree.document(),
-                "env": dict(session.env),
-                "title": session.title,
-                "labels": dict(session.labels),
-                "metadata": dict(session.metadata),
-                "wake": session.wake.value,
-            }
-            connection.execute(insert(sessions).values(**values, state="open", holds={}, created_at=now()))
+            insert_session(connection, session)
             return _session(connection, session.id, session.workspace_id)
 
     def session(self, session_id: SessionId, workspace_id: WorkspaceId | None) -> Session:

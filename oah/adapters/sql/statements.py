@@ -34,6 +34,20 @@ class SubmitSession:
     """Of its workspace."""
 
 
+class ParentRow(NamedTuple):
+    """A locked run whose agent starts others. ``depth``: runs above it; ``live``, ``in_all``: its children; ``opened``:
+    sessions that it has opened."""
+
+    attempt: int
+    token: str | None
+    active: bool
+    stopping: bool
+    depth: int
+    live: int
+    in_all: int
+    opened: int
+
+
 class KeyRow(NamedTuple):
     """An idempotency key to take."""
 
@@ -239,6 +253,10 @@ class Statements(Protocol):
 
     def save_rates(self, ahead: Mapping[str, int]) -> None:
         """Of those that are locked."""
+        ...
+
+    def lock_parents(self, runs: Sequence[str]) -> dict[str, ParentRow]:
+        """Locked in the order given (sorted), then counted."""
         ...
 
     def active_sessions(self, sessions: Sequence[str]) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import func, insert, select, update
 
 from oah.adapters.sql.aggregate import Aggregate, Transaction, picked
-from oah.adapters.sql.children import parents_of_live
+from oah.adapters.sql.children import awaiting
 from oah.adapters.sql.columns import MICROSECOND, age_us, later, now
 from oah.adapters.sql.rows import STEP_COLUMNS, run_of, step_of
 from oah.adapters.sql.tables import run_steps, runs, session_owners, worker_commands
@@ -31,13 +31,22 @@ class Steps(Aggregate):
 
     def active_fence(self, run_id: RunId) -> RunFence | None:
         """By the key of the run."""
+        return self.active_fences([run_id]).get(run_id)
+
+    def active_fences(self, runs_: Collection[RunId]) -> Mapping[RunId, RunFence]:
+        """By the keys of the runs."""
+        if not runs_:
+            return {}
         c = runs.c
-        statement = select(c.session_id, c.attempt, c.claim_token).where(c.id == run_id, c.status.in_(ACTIVE))
+        statement = select(c.id, c.session_id, c.attempt, c.claim_token)
         with self._database.read() as connection:
-            row = connection.execute(statement).first()
-        if row is None or row.claim_token is None:
-            return None
-        return RunFence(SessionId(row.session_id), run_id, row.attempt, ClaimToken(row.claim_token))
+            active = statement.where(c.id.in_(runs_), c.status.in_(ACTIVE), c.claim_token.is_not(None))
+            return {
+                RunId(row.id): RunFence(
+                    SessionId(row.session_id), RunId(row.id), row.attempt, ClaimToken(row.claim_token)
+                )
+                for row in connection.execute(active)
+            }
 
     def begin_step(self, inside: Inside, step: NewStep) -> Step:
         """Numbers go on through all attempts, system steps among them."""
@@ -74,7 +83,7 @@ class Steps(Aggregate):
         with self._inside(inside, write="wait") as (transaction, run):
             if run.status is RunStatus.WAITING_TOOL:
                 return Told(run)
-            if children and not parents_of_live(transaction.connection, [run.id]):
+            if children and not awaiting(transaction.connection, [run.id]):
                 return Told(run)
             data = {"children": True} if children else {}
             step = begin(transaction, run, NewStep(StepKind.WAIT, reason, data=data), timeout)

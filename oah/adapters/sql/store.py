@@ -10,12 +10,14 @@ from oah.adapters.sql.children import Children
 from oah.adapters.sql.columns import now, to_us
 from oah.adapters.sql.commands import Commands
 from oah.adapters.sql.conversations import Conversations
+from oah.adapters.sql.cordons import Cordons
 from oah.adapters.sql.counts import Counts
 from oah.adapters.sql.database import Database
 from oah.adapters.sql.dead_letters import DeadLetters
 from oah.adapters.sql.deliveries import Deliveries
 from oah.adapters.sql.events import Events
 from oah.adapters.sql.executions import Executions
+from oah.adapters.sql.firings import Firings
 from oah.adapters.sql.jobs import Jobs
 from oah.adapters.sql.keys import Keys
 from oah.adapters.sql.limits import Limits
@@ -88,6 +90,8 @@ class SqlStore(
     Rollouts,
     Pauses,
     Schedules,
+    Firings,
+    Cordons,
 ):
     """Everything the port asks for, over one database."""
 

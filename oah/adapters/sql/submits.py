@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from oah.adapters.sql.aggregate import Aggregate
+from oah.adapters.sql.child_submits import Parents
 from oah.adapters.sql.columns import MICROSECOND
 from oah.adapters.sql.rates import Rates
 from oah.adapters.sql.rows import run_of
@@ -95,6 +96,7 @@ class Batch:
         self._rows: dict[int, RunRow] = {}
         self._stopped: dict[int, Stopped] = {}
         self._rates = Rates(sql, ())
+        self._parents = Parents(sql, ())
 
     def run(self) -> list[Accepted | RequestError]:
         """Decide and write."""
@@ -102,6 +104,7 @@ class Batch:
         self._replay(firsts)
         busy = self._busy()
         self._rates = self._rates_of_open()
+        self._parents = Parents(self._sql, (member.new.parent for member in self._open_members()))
         for index, member in enumerate(self._members):
             if self._answers[index] is None and firsts.get(member.key or ("", ""), index) == index:
                 self._decide(index, member, busy)
@@ -155,8 +158,11 @@ class Batch:
 
     def _rates_of_open(self) -> Rates:
         """Of those that are still to be decided: what was accepted before counts no second time."""
-        open_ = {m.new.session_id for m, answer in zip(self._members, self._answers, strict=True) if answer is None}
+        open_ = {member.new.session_id for member in self._open_members()}
         return Rates(self._sql, [self._sessions[session] for session in sorted(open_)])
+
+    def _open_members(self) -> list[Member]:
+        return [member for member, answer in zip(self._members, self._answers, strict=True) if answer is None]
 
     def _busy(self) -> set[str]:
         asked = sorted({member.new.session_id for member in self._members if member.new.on_busy is OnBusy.REJECT})
@@ -252,7 +258,8 @@ class Batch:
         cap = self._limits.queued_per_workspace if state.workspace_cap is None else state.workspace_cap
         if self._in_workspace[new.workspace_id] >= cap:
             return LimitReached(f"workspace {new.workspace_id} has {cap} queued runs", code="quota_exceeded")
-        return self._rates.refuse(new.workspace_id)
+        refused = None if new.parent is None else self._parents.refuse(new.parent)
+        return refused or self._rates.refuse(new.workspace_id)
 
     def _write(self) -> None:
         if not self._rows:
@@ -292,6 +299,12 @@ class Batch:
     def _accepted(self, run: Run, due_in: timedelta | None, *, number: int = 0, replayed: bool = False) -> Accepted:
         lane = self._sessions[run.session_id].session.lane
         return Accepted(run, lane, ReadyClass(run.run_class.value), due_in, number, replayed)
+
+
+def submit_within(sql: Statements, new: NewRun, limits: SubmitLimits) -> Accepted | RequestError:
+    """One run in a transaction of others. What the database refuses of it is raised."""
+    member = checked(new)
+    return Batch(sql, [member], limits).run()[0] if isinstance(member, Member) else member
 
 
 class Submits(Aggregate):

@@ -117,6 +117,8 @@ sessions = Table(
     Column("wake_run_id", Text),
     # Messages for its agent that are neither acknowledged nor given up.
     Column("unsettled", Integer, nullable=False, server_default="0"),
+    # The run whose agent opened it.
+    Column("parent_run_id", Text),
     Index("ix_sessions_workspace_id_created_at", "workspace_id", "created_at"),
     # By age, for retention.
     Index("ix_sessions_closed_at", "closed_at", postgresql_where=text(CLOSED), sqlite_where=text(CLOSED)),
@@ -220,6 +222,7 @@ Index("ix_runs_start_by", runs.c.start_by, postgresql_where=text(LATEST), sqlite
 Index("ix_runs_deadline_at", runs.c.deadline_at, postgresql_where=text(DEADLINE), sqlite_where=text(DEADLINE))
 CHILD = "parent_run_id IS NOT NULL"
 Index("ix_runs_parent_run_id", runs.c.parent_run_id, postgresql_where=text(CHILD), sqlite_where=text(CHILD))
+Index("ix_sessions_parent_run_id", sessions.c.parent_run_id, postgresql_where=text(CHILD), sqlite_where=text(CHILD))
 # What goes with its parent: walked by the leader.
 LIVE_CHILD = f"{CHILD} AND status IN ('queued', 'running', 'waiting_tool')"
 Index("ix_runs_live_children", runs.c.parent_run_id, postgresql_where=text(LIVE_CHILD), sqlite_where=text(LIVE_CHILD))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from datetime import timedelta
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from oah.api.auth import KEY_CHECK, Caller, Principal, needs
+from oah.api.auth import KEY_CHECK, Caller, Principal, needs, needs_family
+from oah.api.family import where_to_look
+from oah.api.mail import permission
 from oah.api.schemas import Named
 from oah.api.state import ApiState, Desk
 from oah.core.model.ids import RunId, SessionId
@@ -46,7 +47,7 @@ async def of_session(
     return await _open(desk, caller, SessionId(session_id), None, _position(after, last_event_id), keep_alive)
 
 
-@router.get("/runs/{run_id}/events", **needs(Scope.READ))
+@router.get("/runs/{run_id}/events", **needs_family(Scope.READ))
 async def of_run(
     run_id: Named,
     desk: Desk,
@@ -79,30 +80,42 @@ async def _open(
     if desk.streams.closing:
         raise Unavailable("this process goes away", hint="connect again")
     store = desk.context.store
-    about = await run_in_threadpool(stream.subject, store, session_id, run_id, caller.workspace_id)
+    agent = None if caller.fence is None else caller.by
+    if agent is not None:
+        desk.streams.admits(agent)
+    about = await run_in_threadpool(_about, desk, caller, session_id, run_id)
     if after is not None and await run_in_threadpool(stream.exhausted, store, about, after=after):
         return Response(status_code=NOTHING_MORE)
     pause = desk.context.keep_alive if keep_alive is None else timedelta(seconds=keep_alive)
     frames = desk.streams.open(about, after=after, keep_alive=pause)
+    unchecked = caller.key is None and caller.fence is None
     return StreamingResponse(
-        frames if caller.key is None else _while_it_may(frames, partial(desk.keyring.check, caller.digest)),
+        frames if unchecked else _while_it_may(frames, permission(desk, caller), desk.streams.counted(agent)),
         media_type="text/event-stream",
         headers={"cache-control": "no-store", "x-accel-buffering": "no"},
     )
 
 
-async def _while_it_may(frames: AsyncGenerator[bytes, None], check: Callable[[], None]) -> AsyncIterator[bytes]:
+def _about(desk: ApiState, caller: Principal, session_id: SessionId | None, run_id: RunId | None) -> stream.Subject:
+    where = caller.workspace_id if run_id is None else where_to_look(desk, caller, run_id)
+    return stream.subject(desk.context.store, session_id, run_id, where)
+
+
+async def _while_it_may(
+    frames: AsyncGenerator[bytes, None], check: Callable[[], None], counted: AbstractContextManager[None]
+) -> AsyncIterator[bytes]:
     """As long as the caller's key is good: what comes after that is not sent. A store that is away ends nothing."""
     clock = asyncio.get_running_loop().time
     checked_at = clock()
-    async with aclosing(frames):
-        async for frame in frames:
-            if clock() - checked_at >= KEY_CHECK:
-                checked_at = clock()
-                try:
-                    await run_in_threadpool(check)
-                except Unauthorized:
-                    return
-                except Unavailable:
-                    pass
-            yield frame
+    with counted:
+        async with aclosing(frames):
+            async for frame in frames:
+                if clock() - checked_at >= KEY_CHECK:
+                    checked_at = clock()
+                    try:
+                        await run_in_threadpool(check)
+                    except Unauthorized:
+                        return
+                    except Unavailable:
+                        pass
+                yield frame

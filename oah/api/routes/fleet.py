@@ -1,7 +1,8 @@
-"""/v1/workers, /v1/recovery, /v1/diagnosis, /v1/controller, /v1/agents"""
+"""/v1/workers, /v1/cordons, /v1/recovery, /v1/diagnosis, /v1/controller, /v1/agents"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated
 
@@ -9,13 +10,13 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from oah.api.auth import Caller, Principal, needs
-from oah.api.render import answer, page, recovery_overview_document, seconds, worker_document
-from oah.api.schemas import DrainBody, Limit, Named
+from oah.api.render import answer, cordon_document, page, recovery_overview_document, seconds, worker_document
+from oah.api.schemas import CordonBody, DrainBody, Limit, Named
 from oah.api.state import ApiState, Desk
 from oah.core.model.drain import Drain
 from oah.core.model.workspace import Scope
 from oah.ports.commands import CommandKind
-from oah.services import commands, explain, inspect
+from oah.services import commands, cordons, explain, inspect
 
 router = APIRouter(prefix="/v1", tags=["fleet"])
 
@@ -31,6 +32,44 @@ def workers(desk: Desk, caller: Caller) -> Response:
 def worker(worker_id: Named, desk: Desk, caller: Caller) -> Response:
     """One worker, by id or name."""
     return answer(worker_document(commands.find(desk.context.broker, worker_id), sessions=caller.admin))
+
+
+@router.get("/cordons", **needs(Scope.OPERATE))
+def list_cordons(desk: Desk, caller: Caller) -> Response:
+    """Workers that an operator has cordoned, by name and host, also those that are gone (`alive`)."""
+    context = desk.context
+    return page(
+        {
+            "name": each.name,
+            "host": each.host,
+            "pool": each.pool,
+            "worker_id": each.worker_id,
+            "alive": alive,
+            **cordon_document(each),
+        }
+        for each, alive in cordons.listed(context.store, context.broker)
+    )
+
+
+def _lasting(body: CordonBody | None) -> timedelta | None:
+    return None if body is None or body.for_seconds is None else timedelta(seconds=body.for_seconds)
+
+
+def _told(told: cordons.Told, kind: CommandKind) -> Response:
+    return answer({"id": told.worker_id, "name": told.name, "command": kind, "alive": told.alive}, 202)
+
+
+def _told_pool(pool: str, told: Sequence[cordons.Told], kind: CommandKind) -> Response:
+    alive, gone = ([each for each in told if each.alive is there] for there in (True, False))
+    return answer(
+        {
+            "pool": pool,
+            "workers": [each.worker_id for each in alive],
+            "gone": [each.name for each in gone],
+            "command": kind,
+        },
+        202,
+    )
 
 
 def _command(
@@ -50,15 +89,19 @@ def _command_pool(
 
 
 @router.post("/workers/{worker_id}/cordon", status_code=202, **needs(Scope.ADMIN))
-def cordon(worker_id: Named, desk: Desk, caller: Caller) -> Response:
-    """Take no new runs."""
-    return _command(desk, caller, worker_id, CommandKind.CORDON)
+def cordon(worker_id: Named, desk: Desk, caller: Caller, body: CordonBody | None = None) -> Response:
+    """Take no new runs, in this life and the next ones of that name, until it is uncordoned or `for_seconds` are
+    over."""
+    context = desk.context
+    told = cordons.cordon(context.store, context.broker, worker_id, lasting=_lasting(body), by=caller.by)
+    return _told(told, CommandKind.CORDON)
 
 
 @router.post("/workers/{worker_id}/uncordon", status_code=202, **needs(Scope.ADMIN))
 def uncordon(worker_id: Named, desk: Desk, caller: Caller) -> Response:
-    """Take new runs again."""
-    return _command(desk, caller, worker_id, CommandKind.UNCORDON)
+    """Take new runs again; of a worker that is gone, what was kept for its successor."""
+    context = desk.context
+    return _told(cordons.uncordon(context.store, context.broker, worker_id, by=caller.by), CommandKind.UNCORDON)
 
 
 @router.post("/workers/{worker_id}/drain", status_code=202, **needs(Scope.ADMIN))
@@ -70,15 +113,20 @@ def drain(worker_id: Named, desk: Desk, caller: Caller, body: DrainBody | None =
 
 
 @router.post("/pools/{pool}/cordon", status_code=202, **needs(Scope.ADMIN))
-def cordon_pool(pool: Named, desk: Desk, caller: Caller) -> Response:
-    """Every worker of the pool that is alive now takes no new runs."""
-    return _command_pool(desk, caller, pool, CommandKind.CORDON)
+def cordon_pool(pool: Named, desk: Desk, caller: Caller, body: CordonBody | None = None) -> Response:
+    """Every worker of the pool that is alive now takes no new runs, nor do those of their names that follow."""
+    context = desk.context
+    told = cordons.cordon_pool(context.store, context.broker, pool, lasting=_lasting(body), by=caller.by)
+    return _told_pool(pool, told, CommandKind.CORDON)
 
 
 @router.post("/pools/{pool}/uncordon", status_code=202, **needs(Scope.ADMIN))
 def uncordon_pool(pool: Named, desk: Desk, caller: Caller) -> Response:
-    """Every worker of the pool takes new runs again."""
-    return _command_pool(desk, caller, pool, CommandKind.UNCORDON)
+    """Every worker of the pool takes new runs again; what was kept for those that are gone is taken back, too."""
+    context = desk.context
+    return _told_pool(
+        pool, cordons.uncordon_pool(context.store, context.broker, pool, by=caller.by), CommandKind.UNCORDON
+    )
 
 
 @router.post("/pools/{pool}/drain", status_code=202, **needs(Scope.ADMIN))

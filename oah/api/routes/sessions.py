@@ -5,30 +5,65 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Header, Query
 from starlette.responses import Response
 
-from oah.api.auth import Caller, demand, needs
+from oah.api.auth import Caller, demand, needs, needs_family
+from oah.api.family import lineage, seen_session
 from oah.api.render import answer, page, run_document, session_document
 from oah.api.schemas import Cursor, Filter, Limit, Named, SecretRef, SessionBody, SessionChanges
 from oah.api.state import Desk
 from oah.core.model.home import Worktree
-from oah.core.model.ids import SessionId
-from oah.core.model.session import EnvValue, SessionState
+from oah.core.model.ids import SessionId, WorkspaceId
+from oah.core.model.session import EnvValue, Session, SessionState
 from oah.core.model.workspace import Scope
+from oah.errors import InvalidRequest
 from oah.services import explain, inspect, sessions, workspaces
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
 
+IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key")]
 
-@router.post("", status_code=201, **needs(Scope.RUN))
-def create(body: SessionBody, desk: Desk, caller: Caller) -> Response:
-    """A new conversation with an agent; pool and agent fix its lane."""
+
+@router.post("", status_code=201, **needs_family(Scope.RUN))
+def create(body: SessionBody, desk: Desk, caller: Caller, key: IdempotencyKey = None) -> Response:
+    """A new conversation with an agent; pool and agent fix its lane. With the key of a run it is one for children of
+    that run, and an idempotency key finds the one that the run has opened before."""
     context = desk.context
-    asked = sessions.AskedSession(
-        agent=body.agent,
-        pool=body.pool,
-        workspace_id=workspaces.resolve(context.store, body.workspace, caller.workspace_id),
+
+    def agents() -> frozenset[str]:
+        return frozenset(inspect.agents(context.profiles(), context.broker))
+
+    if caller.fence is not None:
+        below = lineage(desk, caller.fence)
+        asked = _asked(body, workspaces.resolve(context.store, body.workspace, below.workspace_id), below.own)
+        session, before = below.open(
+            asked, key, clock=context.clock, ids=context.ids, agents=agents, rules=context.rules
+        )
+        return _opened(session, before=before)
+    asked = _asked(body, workspaces.resolve(context.store, body.workspace, caller.workspace_id), None)
+    session = sessions.create(context.store, context.clock, context.ids, asked, agents=agents, rules=context.rules)
+    return _opened(session, before=False)
+
+
+def _opened(session: Session, *, before: bool) -> Response:
+    headers = {"location": f"/v1/sessions/{session.id}"}
+    if before:
+        headers["idempotent-replayed"] = "true"
+    return answer(session_document(session), 201, headers)
+
+
+def _asked(body: SessionBody, workspace_id: WorkspaceId, own: Session | None) -> sessions.AskedSession:
+    """`own`: the session whose agent asks; its agent and pool are those of what it opens."""
+    agent, pool = body.agent, body.pool
+    if own is not None:
+        agent, pool = agent or own.lane.profile, pool or own.lane.pool
+    if agent is None:
+        raise InvalidRequest("a session needs an agent")
+    return sessions.AskedSession(
+        agent=agent,
+        pool=pool or sessions.DEFAULT_POOL,
+        workspace_id=workspace_id,
         title=body.title,
         cwd=body.cwd,
         worktree=None if body.worktree is None else Worktree(repo=body.worktree.repo, ref=body.worktree.ref),
@@ -37,15 +72,6 @@ def create(body: SessionBody, desk: Desk, caller: Caller) -> Response:
         metadata=body.metadata,
         wake=body.wake,
     )
-    session = sessions.create(
-        context.store,
-        context.clock,
-        context.ids,
-        asked,
-        agents=lambda: frozenset(inspect.agents(context.profiles(), context.broker)),
-        rules=context.rules,
-    )
-    return answer(session_document(session), 201, {"location": f"/v1/sessions/{session.id}"})
 
 
 def _named(env: Mapping[str, str | SecretRef]) -> dict[str, EnvValue]:
@@ -69,10 +95,10 @@ def listing(
     return page(map(session_document, found.items), found.next_cursor)
 
 
-@router.get("/{session_id}", **needs(Scope.READ))
+@router.get("/{session_id}", **needs_family(Scope.READ))
 def show(session_id: Named, desk: Desk, caller: Caller) -> Response:
     """One session."""
-    return answer(session_document(desk.context.store.session(SessionId(session_id), caller.workspace_id)))
+    return answer(session_document(seen_session(desk, caller, session_id)))
 
 
 @router.patch("/{session_id}", **needs(Scope.RUN))
@@ -84,16 +110,17 @@ def change(session_id: Named, body: SessionChanges, desk: Desk, caller: Caller) 
     return answer(session_document(session))
 
 
-@router.delete("/{session_id}", **needs(Scope.RUN))
+@router.delete("/{session_id}", **needs_family(Scope.RUN))
 def close(session_id: Named, desk: Desk, caller: Caller, *, cancel: Annotated[bool, Query()] = False) -> Response:
     """Take no more runs; 409 while one is active, unless `?cancel=true`."""
     context = desk.context
+    found = seen_session(desk, caller, session_id)
     session = sessions.close(
         context.store,
         context.broker,
         desk.epoch(),
-        SessionId(session_id),
-        caller.workspace_id,
+        found.id,
+        found.workspace_id,
         cancelling=cancel,
         by=caller.by,
     )

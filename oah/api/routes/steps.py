@@ -1,7 +1,6 @@
 """Inside a run: /v1/runs/{id}/steps, /progress, /wait, /resume, /input
 
-The first four are for the agent itself: they are opened by the key of its run, which opens nothing else, and by
-ordinary keys that may run.
+The first four are for the agent itself: they are opened by the key of its run, and by ordinary keys that may run.
 """
 
 from __future__ import annotations

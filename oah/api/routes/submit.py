@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header
@@ -9,7 +10,8 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from oah.api import problems
-from oah.api.auth import Caller, Principal, needs
+from oah.api.auth import Caller, Principal, needs_family
+from oah.api.family import lineage
 from oah.api.render import Document, answer, receipt_document
 from oah.api.schemas import BatchBody, BatchItem, Named, RunBody
 from oah.api.schemas import session_id as parse_session_id
@@ -22,18 +24,19 @@ from oah.errors import Conflict, InvalidRequest, PayloadTooLarge, RequestError
 from oah.ports.commands import Delivery
 from oah.ports.store import Accepted, NewRun
 from oah.services import interrupt, steer
-from oah.services.submit import Asked, prepare
+from oah.services.submit import prepare
 
 router = APIRouter(prefix="/v1", tags=["runs"])
 
 IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key")]
 
 
-@router.post("/sessions/{session_id}/runs", status_code=202, **needs(Scope.RUN))
+@router.post("/sessions/{session_id}/runs", status_code=202, **needs_family(Scope.RUN))
 def submit(session_id: Named, body: RunBody, desk: Desk, caller: Caller, key: IdempotencyKey = None) -> Response:
     """Accept a run: when this is answered, its row is committed. With `on_busy=steer` the text may be said into the
-    session's live run instead."""
-    new = _prepare(desk, caller, body.asked(session_id, key))
+    session's live run instead. With the key of a run it is a child of that run, in a session that the run has
+    opened."""
+    new = _prepare(desk, caller, body, session_id, key)
     if new.on_busy is OnBusy.STEER:
         with desk.steering():
             return _steer(desk, new)
@@ -106,15 +109,18 @@ def _run_instead(desk: ApiState, new: NewRun, request: RunId) -> Accepted:
         return steer.made_before(run, session)
 
 
-def _prepare(desk: ApiState, caller: Principal, asked: Asked) -> NewRun:
+def _prepare(desk: ApiState, caller: Principal, body: RunBody, session_id: str, key: str | None) -> NewRun:
     context = desk.context
-    workspace_id = caller.workspace_id or desk.workspace_of(asked.session_id)
-    return prepare(
-        context.store, context.clock, context.ids, asked, workspace_id=workspace_id, rules=context.rules, by=caller.by
-    )
+    judged = partial(prepare, context.store, context.clock, context.ids, rules=context.rules, by=caller.by)
+    if caller.fence is None:
+        asked = body.asked(session_id, key)
+        return judged(asked, workspace_id=caller.workspace_id or desk.workspace_of(asked.session_id))
+    below = lineage(desk, caller.fence)
+    own = body.model_copy(update={"parent_run_id": body.parent_run_id or caller.fence.run_id})
+    return judged(below.adopt(own.asked(session_id, key)), workspace_id=below.workspace_id, parent=below.parent)
 
 
-@router.post("/runs:batch", status_code=202, **needs(Scope.RUN))
+@router.post("/runs:batch", status_code=202, **needs_family(Scope.RUN))
 def submit_many(body: BatchBody, desk: Desk, caller: Caller) -> Response:
     """Accept many runs; each item is answered by its run or by its problem, in the order given."""
     if len(body.items) > desk.context.batch_runs:
@@ -135,7 +141,7 @@ def _item(desk: ApiState, caller: Principal, item: dict[str, Any]) -> NewRun | R
         parsed = BatchItem.model_validate(item)
         if parsed.on_busy is OnBusy.STEER:
             return InvalidRequest("a text is said on its own, not in a batch", code="on_busy_unsupported")
-        return _prepare(desk, caller, parsed.asked(parse_session_id(parsed.session_id), parsed.idempotency_key))
+        return _prepare(desk, caller, parsed, parse_session_id(parsed.session_id), parsed.idempotency_key)
     except ValidationError as error:
         fault = error.errors(include_input=False, include_url=False)[0]
         return InvalidRequest(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}")

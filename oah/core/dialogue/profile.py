@@ -21,7 +21,7 @@ take.
 * ``idle_timeout_seconds``: how long a turn may go without progress (no limit when left out); ``cpu_is_progress``:
 whether the processor time of its tree counts as progress.
 * ``slot_weight``: how many slots of a worker one of its agents takes (1): an agent of 700 MB is not one of 50 MB.
-* ``[home]``, ``[limits]``: see housing.py. ``[resume]``: see resuming.py.
+* ``[home]``, ``[limits]``: see housing.py. ``[resume]``: see resuming.py. ``[record]``: see recorded_reply.py.
 * ``steer``: whether a text may be typed to it while it works; it drops at the end of a turn what it did not read.
 * ``messages``: whether messages for its sessions may be given to it as texts; without the key to all but interpreters
   and commands, which would execute what anybody sends.
@@ -199,7 +199,7 @@ def _retry(section: Mapping[str, Any], *, source: str) -> RetryWish:
         raise _invalid(source, error.message) from None
 
 
-_SCREEN_TABLES = ("screen", "files", "resume", "headless", "version", "home", "limits", "worktree")
+_SCREEN_TABLES = ("screen", "files", "resume", "record", "headless", "version", "home", "limits", "worktree")
 _TYPES = {
     "name": "string",
     "kind": "string",
@@ -226,6 +226,7 @@ _TYPES = {
     "retry": "table",
     "screen": "table",
     "resume": "table",
+    "record": "table",
     "home": "table",
     "worktree": "table",
     "limits": "table",

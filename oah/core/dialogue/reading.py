@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from oah.core.dialogue.screen import Screen, folded
+from oah.core.dialogue import ticking
+from oah.core.dialogue.screen import Screen
 from oah.core.model.question import Choice, DialogKind, Question
 
 
@@ -47,6 +48,9 @@ class DialogRule:
     """Lines that must all be in the dialog. `choice`: a line that offers one, group 1 its key, group 2 its words.
     `offers`: its choices where no line of their own says them. `free`: any text is an answer.
 
+    `ticks`: lines that only count or move, besides those that any dialog may have (ticking.py): they are none of what
+    is asked.
+
     Where it is: from the lowest `end` line (without one: from the bottom) up, over lines that are all `inside`, to a
     line that is `top`. Without `inside`: from the lowest lines that ask down. `at_cursor`: it is the cursor's line."""
 
@@ -60,6 +64,7 @@ class DialogRule:
     inside: Pattern | None = None
     end: Pattern | None = None
     at_cursor: bool = False
+    ticks: tuple[Pattern, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +108,8 @@ class Composer:
 
 @dataclass(frozen=True, slots=True)
 class Dialog:
-    """A dialog on the screen, its lines and its choices. `whole`: all of its lines are there, and no others."""
+    """A dialog on the screen, its lines and its choices. `whole`: all of its lines are there, and no others. `rows`:
+    its lines as they stand, but for those that tick: what it is known by."""
 
     name: str
     kind: DialogKind
@@ -111,6 +117,12 @@ class Dialog:
     choices: tuple[Choice, ...]
     free: bool = False
     whole: bool = True
+    rows: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> ticking.Shape:
+        """What it asks, without what ticks."""
+        return ticking.shape(self.rows or self.text.splitlines(), self.choices)
 
     @property
     def question(self) -> Question:
@@ -149,14 +161,20 @@ def read(screen: Screen, rules: ScreenRules) -> Reading:
 
 
 def stands(asked: Dialog | None, reading: Reading) -> bool:
-    """Whether the screen still asks this; None: what no rule knew. A choice that is marked and not yet taken, or a text
-    that is being typed, changes nothing."""
-    dialog = reading.dialog
+    """Whether the screen still asks this; None: what no rule knew. A choice that is marked and not yet taken, a text
+    that is being typed, or a clock that goes on changes nothing."""
     if asked is None:
         return reading.condition is Condition.UNRECOGNISED
-    if dialog is None or dialog.name != asked.name:
+    return reading.dialog is not None and asks_the_same(asked, reading.dialog)
+
+
+def asks_the_same(asked: Dialog, now: Dialog) -> bool:
+    """Whether an answer to the one, seen first, is one to the other."""
+    if now.name != asked.name:
         return False
-    return asked.free or folded(dialog.text) == folded(asked.text)
+    if asked.free and asked.kind is DialogKind.QUESTION and ticking.is_typed_into(asked.shape, now.shape):
+        return True
+    return ticking.is_same(asked.shape, now.shape)
 
 
 def find_composer(screen: Screen, rule: ComposerRule) -> Composer | None:
@@ -259,7 +277,13 @@ def _dialog(rule: DialogRule, screen: Screen, near: int) -> Dialog | None:
     if not all(any(pattern.search(line) for line in lines) for pattern in rule.lines):
         return None
     text = "\n".join(line.strip(_FRAME) for line in lines).strip()
-    return Dialog(rule.name, rule.kind, text, _choices(rule, lines), rule.free, region.whole)
+    still = [line for line in lines if not any(tick.search(line) for tick in rule.ticks)]
+    asking = [any(pattern.search(line) for pattern in rule.lines) for line in still]
+    rows = tuple(
+        ticking.titled(line.rstrip(_FRAME)) if asks else line.rstrip(_FRAME)
+        for line, asks in zip(still, asking, strict=True)
+    )
+    return Dialog(rule.name, rule.kind, text, _choices(rule, lines), rule.free, region.whole, rows)
 
 
 def _region(rule: DialogRule, screen: Screen, near: int) -> _Region | None:

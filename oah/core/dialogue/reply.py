@@ -40,7 +40,7 @@ def reply(screen: Screen, text: str, rules: ReplyRules, composer: ComposerRule, 
         visible = _trimmed(screen.lines[: found.first] if found is not None else screen.lines, rules)
         begins = [at for at, line in enumerate(visible) if rules.begin.search(line)]
         said = _told(visible[begins[-1] :], rules) if begins else []
-        if not begins and screen.alternate and rules.echo is not None and _is_scrolled(visible, rules):
+        if not begins and _is_begun_elsewhere(screen, visible, rules, mark=mark):
             rest = lines[_after(lines, text, rules, first=False) :]  # its beginning has scrolled out of reach
             said = _told(rest, replace(rules, begin=None))
             return textwrap.dedent("\n".join(said)).strip("\n")
@@ -57,7 +57,7 @@ def is_cut(screen: Screen, text: str, rules: ReplyRules, composer: ComposerRule,
     """Whether the beginning of a reply is out of reach: on a program's other screen nothing that scrolls away is kept,
     so the reply is whole only where what stands before it still shows."""
     if not screen.alternate:
-        return screen.scrolled - mark > len(screen.above)
+        return _is_forgotten(screen, mark=mark)
     found = find_composer(screen, composer)
     visible = _trimmed(screen.lines[: found.first] if found is not None else screen.lines, rules)
     after = _after(visible, text, rules, first=False)
@@ -66,6 +66,17 @@ def is_cut(screen: Screen, text: str, rules: ReplyRules, composer: ComposerRule,
     if rules.echo is not None:
         return _is_scrolled(visible, rules)
     return after == 0 and not _ends_with(folded(text), visible)
+
+
+def _is_forgotten(screen: Screen, *, mark: int) -> bool:
+    """Whether lines since the mark are kept no more."""
+    return screen.scrolled - mark > len(screen.above)
+
+
+def _is_begun_elsewhere(screen: Screen, visible: Sequence[str], rules: ReplyRules, *, mark: int) -> bool:
+    if not screen.alternate:
+        return _is_forgotten(screen, mark=mark)
+    return rules.echo is not None and _is_scrolled(visible, rules)
 
 
 def _begins_next(lines: Sequence[str], begin: Pattern) -> list[bool]:

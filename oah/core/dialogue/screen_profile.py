@@ -9,13 +9,14 @@ Tables of the profile (`kind = "screen"`), all but `screen.composer.start` optio
 * ``[screen.composer]`` ``start``, ``above``, ``end``, ``never``, ``hints``, ``footer``, ``at_cursor``, ``stacked``: see
   `reading.ComposerRule`.
 * ``[[screen.dialogs]]`` ``name``, ``kind``, ``lines``, ``choice``, ``free``, ``offers`` (key = words), ``top``,
-  ``inside``, ``end``, ``at_cursor``: see `reading.DialogRule`; ``keys``: what to type for a choice (default: its key).
+  ``inside``, ``end``, ``at_cursor``, ``ticks``: see `reading.DialogRule`; ``keys``: what to type for a choice (default:
+  its key).
 * ``[screen.submit]`` ``key``, ``clear``, ``commands``, ``words``, ``guard``, ``multiline``, ``placeholders``,
   ``blind``, ``window_seconds``, ``patience_seconds``: see `injection.InjectionRules`.
 * ``[screen.reply]`` ``echo``, ``begin``, ``noise``, ``stop``, ``trim``: see `reply.ReplyRules`.
 * ``[[files]]`` ``path`` (below HOME), ``text``: written before the start unless it is there; ``{cwd}`` and ``{home}``
   are replaced.
-* ``[resume]``: see `resuming.py`.
+* ``[resume]``: see `resuming.py`. ``[record]``: see `recorded_reply.py`.
 * ``[headless]`` ``argv``, ``resume``: one process per run that is given ``{input}``; ``reply``, ``ref``, ``error``:
   where in its JSON they stand (`headless.Spot`; without ``reply`` all it writes is the reply); ``env``: for this mode.
 * ``[version]`` ``argv``, ``known``: how it says its version, and which prefixes of it the rules were made for.
@@ -31,6 +32,7 @@ from typing import Any
 from oah.core.dialogue.headless import Spot, spot
 from oah.core.dialogue.injection import InjectionRules
 from oah.core.dialogue.reading import ComposerRule, DialogRule, Pattern, ScreenRules
+from oah.core.dialogue.recorded_reply import RecordedRules, recorded_rules
 from oah.core.dialogue.reply import ReplyRules
 from oah.core.dialogue.resuming import ResumeRules, resume_rules
 from oah.core.dialogue.turn import TurnRules
@@ -76,6 +78,7 @@ class ScreenProfile:
     """Dialog name → choice key → what to type."""
     files: tuple[StartFile, ...] = ()
     resume: ResumeRules | None = None
+    recorded: RecordedRules | None = None
     headless: HeadlessRules | None = None
     version_argv: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
@@ -141,6 +144,7 @@ def screen_profile(table: Mapping[str, Any], compile_: Compile, *, source: str) 
         dialogs=tuple(_dialog(each, patterns, keys) for each in dialogs),
     )
     version = top.table("version")
+    resume = resume_rules(top.take("resume", Mapping), compile_, source=source) if "resume" in table else None
     found = ScreenProfile(
         screen=rules,
         injection=_injection(screen.table("submit"), patterns),
@@ -148,7 +152,8 @@ def screen_profile(table: Mapping[str, Any], compile_: Compile, *, source: str) 
         turn=_turn(screen, blind=rules.composer.at_cursor),
         keys=keys,
         files=tuple(_file(each) for each in top.tables("files")),
-        resume=resume_rules(top.take("resume", Mapping), compile_, source=source) if "resume" in table else None,
+        resume=resume,
+        recorded=_recorded(top, resume, source) if "record" in table else None,
         headless=_headless(top.table("headless")) if "headless" in table else None,
         version_argv=version.texts("argv"),
         versions=version.texts("known"),
@@ -159,7 +164,12 @@ def screen_profile(table: Mapping[str, Any], compile_: Compile, *, source: str) 
     return found
 
 
-_TABLES = ("screen", "files", "resume", "headless", "version")
+_TABLES = ("screen", "files", "resume", "record", "headless", "version")
+
+
+def _recorded(top: _Table, resume: ResumeRules | None, source: str) -> RecordedRules:
+    record = "" if resume is None else resume.record
+    return recorded_rules(top.take("record", Mapping), record=record, source=source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +219,7 @@ def _dialog(table: _Table, patterns: _Patterns, keys: dict[str, Mapping[str, str
         inside=patterns.one(table.take("inside", str, "")),
         end=patterns.one(table.take("end", str, "")),
         at_cursor=table.flag("at_cursor"),
+        ticks=patterns.all(table.texts("ticks")),
     )
     if not rule.lines:
         raise table.missing("lines")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import assert_never
 
-from oah.core.dialogue.reading import Condition, Dialog, Reading
+from oah.core.dialogue.reading import Condition, Dialog, Reading, asks_the_same
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,36 @@ class TurnRules:
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One turn since its submit. Moments are seconds of a monotonic clock. `changed_at`: the last output or key.
-    `answered`: the text of the dialog that was answered last."""
+    `answered`: the dialog that was answered last."""
 
     changed_at: float
     worked: bool = False
-    answered: str | None = None
+    answered: Dialog | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A dialog and the moment since which it has stood, whatever in it ticks. `shown`: since when there has been one of
+    its name, whatever else has changed in it."""
+
+    dialog: Dialog
+    since: float
+    shown: float
+
+    def stood(self, now: float, rules: TurnRules) -> float:
+        """Seconds for which it has. One that never rests, in a way that nobody knows, counts as well after a while."""
+        shown = now - self.shown
+        return max(now - self.since, shown if shown >= rules.repeat.total_seconds() else 0.0)
+
+
+def standing(before: Standing | None, dialog: Dialog, *, output_at: float, key_at: float) -> Standing:
+    """After another look. `output_at`, `key_at`: the last output and the last key (a dialog after a key is a new
+    one)."""
+    last = max(output_at, key_at)
+    if before is None or before.dialog.name != dialog.name:
+        return Standing(dialog, last, last)
+    is_same = asks_the_same(before.dialog, dialog)
+    return Standing(dialog, max(before.since, key_at) if is_same else last, max(before.shown, key_at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +105,22 @@ def key(turn: Turn, now: float) -> Turn:
 
 def replied(turn: Turn, dialog: Dialog | None, now: float) -> Turn:
     """Somebody's answer to this dialog was typed."""
-    return replace(key(turn, now), answered=dialog.text if dialog is not None else "")
+    return replace(key(turn, now), answered=dialog)
 
 
-def judge(turn: Turn, reading: Reading, *, answered: bool, now: float, rules: TurnRules) -> tuple[Turn, Verdict]:
-    """What the screen says now. `answered`: a reply stands there that did not before the submit."""
+def judge(
+    turn: Turn, reading: Reading, *, answered: bool, now: float, rules: TurnRules, stood: float = 0.0
+) -> tuple[Turn, Verdict]:
+    """What the screen says now. `answered`: a reply stands there that did not before the submit. `stood`: how long the
+    dialog has stood, should something in it tick (`Standing`)."""
     quiet = now - turn.changed_at
     match reading.condition:
         case Condition.WORKING:
             return replace(turn, worked=True, answered=None), _working(reading, quiet=quiet, rules=rules)
         case Condition.ASKING | Condition.BLOCKED:
             assert reading.dialog is not None  # only a dialog makes these
-            patience = rules.repeat if reading.dialog.text == turn.answered else rules.asked
-            left = patience.total_seconds() - quiet
+            again = turn.answered is not None and asks_the_same(turn.answered, reading.dialog)
+            left = (rules.repeat if again else rules.asked).total_seconds() - max(quiet, stood)
             return turn, Going(left) if left > 0 else Asks(reading.dialog)
         case Condition.READY:
             return turn, _ready(turn, reading, answered=answered, quiet=quiet, rules=rules)

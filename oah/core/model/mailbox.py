@@ -40,6 +40,8 @@ class Mailbox:
     """The number of the newest message it has ever had."""
     messages: int = 0
     """How many it has, by the last count."""
+    turn: int = 0
+    """How often something that it had could be read again."""
 
 
 def require_public_address(address: str) -> None:

@@ -60,7 +60,7 @@ class Member:
     version: str
     profiles: tuple[str, ...]
     cordoned: bool = False
-    """An operator had cordoned it: so is its successor."""
+    """It was cordoned, and not by an operator for its name: it is again should the rollout be taken back."""
     stage: Stage = Stage.PENDING
     since: datetime | None = None
     """When it came to this stage."""

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from oah.core.model.ids import RunId, SessionId, WorkspaceId
+from oah.errors import RequestError
 
 
 class Overlap(StrEnum):
@@ -67,3 +68,12 @@ class Firing:
     at: datetime | None = None
     run_id: RunId | None = None
     detail: str | None = None
+
+
+DETAIL_CHARACTERS = 500
+
+
+def refused(schedule: Schedule, fire_at: datetime, error: RequestError) -> Firing:
+    """Of a run that was not accepted."""
+    detail = f"{error.code}: {error.message}"[:DETAIL_CHARACTERS]
+    return Firing(schedule_id=schedule.id, fire_at=fire_at, outcome=FiringOutcome.REFUSED, detail=detail)

@@ -89,3 +89,5 @@ class Session:
     """The wake that is under way."""
     unsettled: int = 0
     """Messages that are neither acknowledged nor given up."""
+    parent_run_id: RunId | None = None
+    """The run whose agent opened it, for children of that run."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from oah.core.model.cordon import Cordon
 from oah.core.model.ids import WorkerId
 from oah.core.model.lane import Lane
 
@@ -70,6 +71,9 @@ class WorkerReport:
     load_ratio: float = 0.0
     """Runnable processes per core that it may use."""
     disk_ratio: float = 0.0
+    cordon: Cordon | None = None
+    """An operator's, which its successor has too. Without it ``cordoned`` is of this life alone: by a drain, by who
+    scales, by a rollout, or by itself."""
 
     @property
     def capacity(self) -> int:

@@ -2,8 +2,8 @@
 
 Guarantees: never more than a batch under way, and the next batch only when every worker of the last has a successor
 that served for a while; a worker that is not in the registry is not taken for ended because of that alone, its
-successor is what counts; one failure ends the rollout, and what has not been restarted goes on serving; a worker that
-an operator had cordoned has a cordoned successor.
+successor is what counts; one failure ends the rollout, and what has not been restarted goes on serving. Whom an
+operator has cordoned by name has a cordoned successor without doing of this; any other cordon ends with its worker.
 """
 
 from __future__ import annotations
@@ -55,10 +55,15 @@ def _member(report: WorkerReport) -> Member:
         report.host,
         report.version,
         report.profiles,
-        cordoned=report.cordoned and not report.draining,
+        cordoned=_of_its_life(report) and not report.draining,
         stage=Stage.SKIPPED if report.embedded else Stage.PENDING,
         reason=reason,
     )
+
+
+def _of_its_life(report: WorkerReport) -> bool:
+    """Cordoned, and not by an operator for its name."""
+    return report.cordoned and report.cordon is None
 
 
 def advance(rollout: Rollout, alive: Sequence[WorkerReport], now: datetime) -> Step:
@@ -74,7 +79,7 @@ def advance(rollout: Rollout, alive: Sequence[WorkerReport], now: datetime) -> S
     grown = replace(rollout, members=members)
     if all(member.stage in (Stage.DONE, Stage.SKIPPED) for member in members):
         grown = replace(grown, state=RolloutState.COMPLETED, ended_at=now)
-    return Step(grown, drain=tuple(world.drain), cordon=tuple(world.cordon))
+    return Step(grown, drain=tuple(world.drain))
 
 
 def end(rollout: Rollout, state: RolloutState, error: str, alive: Sequence[WorkerReport], now: datetime) -> Step:
@@ -108,7 +113,6 @@ class _World:
         for report in sorted(alive, key=lambda each: each.started_at):
             self._latest[report.host, report.name] = report
         self.drain: list[WorkerId] = []
-        self.cordon: list[WorkerId] = []
 
     def moved(self, member: Member) -> Member:
         """Where a member stands now."""
@@ -146,7 +150,7 @@ class _World:
         if report is not None:
             self.drain.append(member.worker_id)
             now = self._now
-            return replace(member, stage=Stage.DRAINING, since=now, told_at=now, cordoned=report.cordoned)
+            return replace(member, stage=Stage.DRAINING, since=now, told_at=now, cordoned=_of_its_life(report))
         if member.since is None:
             return replace(member, since=self._now)
         if self._for_longer_than(member.since, MISSING):
@@ -176,8 +180,6 @@ class _World:
         if late and successor is not None and member.successor not in (None, successor.id):
             return self._failed(member, "its successors do not last")
         if wrong is None and successor is not None:
-            if member.cordoned and not successor.cordoned:
-                self.cordon.append(successor.id)
             return replace(
                 member,
                 stage=Stage.SETTLING,
@@ -209,7 +211,7 @@ class _World:
         """What its successor lacks; None: it is healthy."""
         if successor.state not in SERVING:
             return f"it is {successor.state}"
-        if successor.draining or (successor.cordoned and not member.cordoned):
+        if successor.draining or _of_its_life(successor):
             return "it takes no runs"
         lost = sorted(set(member.profiles) - set(successor.profiles))
         if lost:

@@ -8,8 +8,9 @@ from typing import Any
 from psycopg import Cursor
 
 from oah.adapters.sql.rows import SESSION_COLUMNS, listed, session_of
-from oah.adapters.sql.statements import ActiveRow, CommandRow, Inserted, KeyRow, RunRow, SubmitSession
-from oah.adapters.sql.tables import LIMIT_OF_ONE_ATTEMPT
+from oah.adapters.sql.statements import ActiveRow, CommandRow, Inserted, KeyRow, ParentRow, RunRow, SubmitSession
+from oah.adapters.sql.tables import CHILD, LIMIT_OF_ONE_ATTEMPT, LIVE_CHILD
+from oah.core.policy.children import DEEPEST
 from oah.core.policy.rate import rate_of
 
 LOCK_FOR_SUBMIT = f"""
@@ -52,6 +53,21 @@ SAVE_RATES = """
 UPDATE workspace_rates r SET full_at = c.ahead
 FROM unnest(%(workspaces)s::text[], %(ahead)s::bigint[]) AS c(id, ahead)
 WHERE r.workspace_id = ANY(%(workspaces)s) AND r.workspace_id = c.id
+"""
+
+LOCK_PARENTS = "SELECT id FROM runs WHERE id = ANY(%(runs)s) ORDER BY id FOR NO KEY UPDATE"
+# Forms as execution.py has them: whenever the plan was made, a step up is a probe, and a count has an index of its own.
+PARENTS = f"""
+SELECT r.id, r.attempt, r.claim_token, r.status IN ('running', 'waiting_tool'), r.cancel_requested_at IS NOT NULL,
+  (WITH RECURSIVE above(parent, depth) AS (
+    SELECT r.parent_run_id, 0
+    UNION ALL SELECT p.parent_run_id, a.depth + 1 FROM above a
+      CROSS JOIN LATERAL (SELECT parent_run_id FROM runs WHERE id = a.parent LIMIT 1) p WHERE a.depth < {DEEPEST}
+  ) SELECT max(depth) FROM above),
+  (SELECT count(*) FROM runs c WHERE c.parent_run_id = r.id AND {LIVE_CHILD}),
+  (SELECT count(*) FROM runs c WHERE c.parent_run_id = r.id AND {CHILD}),
+  (SELECT count(*) FROM sessions s WHERE s.parent_run_id = r.id AND {CHILD})
+FROM runs r WHERE r.id = ANY(%(runs)s)
 """
 
 INSERT = """
@@ -174,6 +190,12 @@ class PostgresSubmit:
     def save_rates(self, ahead: Mapping[str, int]) -> None:
         """Under their locks."""
         self._cursor.execute(SAVE_RATES, {"workspaces": list(ahead), "ahead": list(ahead.values())})
+
+    def lock_parents(self, runs: Sequence[str]) -> dict[str, ParentRow]:
+        """In the order of their ids, after everything else that is locked; counted with a new snapshot."""
+        wanted = {"runs": list(runs)}
+        self._cursor.execute(LOCK_PARENTS, wanted)
+        return {row[0]: ParentRow(*row[1:]) for row in self._cursor.execute(PARENTS, wanted).fetchall()}
 
     def active_run(self, session: str) -> ActiveRow | None:
         """By the index of active runs."""

@@ -10,8 +10,9 @@ from datetime import timedelta
 from oah.adapters.sql.columns import from_us, to_us
 from oah.adapters.sql.rows import SESSION_COLUMNS, listed, session_of
 from oah.adapters.sql.sqlite.connections import now_us
-from oah.adapters.sql.statements import ActiveRow, CommandRow, Inserted, KeyRow, RunRow, SubmitSession
+from oah.adapters.sql.statements import ActiveRow, CommandRow, Inserted, KeyRow, ParentRow, RunRow, SubmitSession
 from oah.adapters.sql.tables import LIMIT_OF_ONE_ATTEMPT
+from oah.core.policy.children import DEEPEST
 from oah.core.policy.rate import rate_of
 
 SESSION = f"""
@@ -51,6 +52,17 @@ ON CONFLICT (workspace_id, part) DO UPDATE SET queued = queued + excluded.queued
 """
 
 
+PARENT = f"""
+SELECT r.id, r.attempt, r.claim_token, r.status IN ('running', 'waiting_tool'), r.cancel_requested_at IS NOT NULL,
+  (WITH RECURSIVE above(parent, depth) AS (
+    SELECT r.parent_run_id, 0
+    UNION ALL SELECT p.parent_run_id, a.depth + 1 FROM above a JOIN runs p ON p.id = a.parent WHERE a.depth < {DEEPEST}
+  ) SELECT max(depth) FROM above),
+  (SELECT count(*) FROM runs c WHERE c.parent_run_id = r.id AND c.status IN ('queued', 'running', 'waiting_tool')),
+  (SELECT count(*) FROM runs c WHERE c.parent_run_id = r.id),
+  (SELECT count(*) FROM sessions s WHERE s.parent_run_id = r.id)
+FROM runs r WHERE r.id = ?
+"""
 ACTIVE_RUN = """
 SELECT id, attempt, worker_id, cancel_requested_at IS NOT NULL, voided, status = 'waiting_tool' FROM runs
 WHERE session_id = ? AND status IN ('running', 'waiting_tool')
@@ -121,6 +133,11 @@ class SqliteSubmit:
     def save_rates(self, ahead: Mapping[str, int]) -> None:
         """Under the write lock."""
         self._cursor.executemany(SAVE_RATE, list(ahead.items()))
+
+    def lock_parents(self, runs: Sequence[str]) -> dict[str, ParentRow]:
+        """The transaction has the lock already."""
+        rows = [self._cursor.execute(PARENT, (run,)).fetchone() for run in runs]
+        return {row[0]: ParentRow(row[1], row[2], bool(row[3]), bool(row[4]), *row[5:]) for row in rows if row}
 
     def active_run(self, session: str) -> ActiveRow | None:
         """By the index of active runs."""

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from oah.adapters.sql.columns import Json, Moment
+from oah.adapters.sql.columns import Json, Moment, now
 
 revision = "0005"
 down_revision = "0004"
@@ -144,11 +144,45 @@ def upgrade() -> None:
     )
     op.create_index("ux_schedules_workspace_id_name", "schedules", ["workspace_id", "name"], unique=True)
     op.create_table(
+        "worker_cordons",
+        sa.Column("host", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("pool", sa.Text(), nullable=False),
+        sa.Column("worker_id", sa.Text(), nullable=False),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.Column("at", Moment(), nullable=False),
+        sa.Column("until", Moment(), nullable=True),
+        sa.PrimaryKeyConstraint("host", "name", name=op.f("pk_worker_cordons")),
+    )
+    op.create_table(
         "workspace_rates",
         sa.Column("workspace_id", sa.Text(), nullable=False),
         sa.Column("full_at", sa.BigInteger(), server_default="0", nullable=False),
         sa.PrimaryKeyConstraint("workspace_id", name=op.f("pk_workspace_rates")),
     )
+    op.create_table(
+        "mailbox_counters",
+        sa.Column("workspace_id", sa.Text(), nullable=False),
+        sa.Column("mailboxes", sa.BigInteger(), server_default="0", nullable=False),
+        sa.PrimaryKeyConstraint("workspace_id", name=op.f("pk_mailbox_counters")),
+    )
+    op.add_column("mailboxes", sa.Column("counted", sa.Boolean(), server_default=sa.text("false"), nullable=False))
+    op.create_index("ix_mailboxes_counted", "mailboxes", ["workspace_id", "expires_at"], **_where("counted"))
+    _count_mailboxes()
+    op.add_column("sessions", sa.Column("parent_run_id", sa.Text(), nullable=True))
+    child = _where("parent_run_id IS NOT NULL")
+    op.create_index("ix_sessions_parent_run_id", "sessions", ["parent_run_id"], unique=False, **child)
     op.add_column("runs", sa.Column("priority", sa.SmallInteger(), server_default="0", nullable=False))
     op.add_column("workspaces", sa.Column("runs_per_minute", sa.Integer(), nullable=True))
     op.add_column("workspaces", sa.Column("runs_burst", sa.Integer(), nullable=True))
+
+
+def _count_mailboxes() -> None:
+    """Those that live; one of a session is none of them."""
+    boxes = sa.table("mailboxes", *map(sa.column, ("workspace_id", "session_id", "expires_at", "counted")))
+    living = sa.or_(boxes.c.expires_at.is_(None), boxes.c.expires_at > now())
+    op.execute(sa.update(boxes).where(boxes.c.session_id.is_(None), living).values(counted=sa.true()))
+    counted = sa.select(boxes.c.workspace_id, sa.func.count()).where(sa.text("counted"))
+    counters = sa.table("mailbox_counters", sa.column("workspace_id"), sa.column("mailboxes"))
+    grouped = counted.group_by(boxes.c.workspace_id)
+    op.execute(sa.insert(counters).from_select(["workspace_id", "mailboxes"], grouped))
