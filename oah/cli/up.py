@@ -16,7 +16,7 @@ from oah.adapters.processes.roster import Roster
 from oah.cli.connection import load_settings
 from oah.cli.crew import Between, Crew, Workers, scaled_by
 from oah.cli.failures import Exit, complain
-from oah.cli.fleet import WORKER, Fleet, key_path, plan_from, require_port, shell_hint
+from oah.cli.fleet import WORKER, Death, Fleet, key_path, plan_from, require_port, shell_hint
 from oah.cli.sole import sole
 from oah.cli.supervision import Interrupts, Lines, stop, tell
 
@@ -79,10 +79,9 @@ def _supervise(fleet: Fleet, lines: Lines, interrupts: Interrupts, crew: Crew | 
     ready = False
     while not interrupts.count:
         for death in fleet.restart_dead():
+            if not ready and (code := hopeless(death)) is not None:
+                return code
             tell(death, lines)
-            if not ready and death.in_a_row >= _GIVE_UP_BEFORE_READY:
-                complain(f"{death.name} does not come up", hint="its last lines are above")
-                return Exit.UNAVAILABLE
         if crew is not None:
             crew()
         if not ready and fleet.ready():
@@ -90,6 +89,17 @@ def _supervise(fleet: Fleet, lines: Lines, interrupts: Interrupts, crew: Crew | 
             _greet(fleet, lines)
         interrupts.pause(0.1 if not ready else 0.25)
     return Exit.DONE
+
+
+def hopeless(death: Death) -> Exit | None:
+    """What to end with because of a child that has never been up; None: it may come up yet. Complains."""
+    if death.exit_code == Exit.USAGE:
+        complain(f"{death.name} cannot run with these settings", hint="its last lines are above")
+        return Exit.USAGE
+    if death.in_a_row >= _GIVE_UP_BEFORE_READY:
+        complain(f"{death.name} does not come up", hint="its last lines are above")
+        return Exit.UNAVAILABLE
+    return None
 
 
 def _greet(fleet: Fleet, lines: Lines) -> None:

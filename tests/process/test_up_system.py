@@ -255,7 +255,8 @@ def test_a_gateways_port_that_is_taken_is_said_at_once(short_tmp: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_what_does_not_come_up_is_given_up(start: Start, short_tmp: Path) -> None:
+def test_settings_that_are_refused_end_it_at_once(start: Start, short_tmp: Path) -> None:
     up = start("--workers", "0", env={"OAH_DATABASE_URL": "mysql://nonsense"})
-    assert up.process.wait(60) == 5
-    assert up.said("does not come up")
+    assert up.process.wait(60) == 2
+    assert up.said("cannot run with these settings") and up.said("'mysql' is no database we know")
+    assert not up.said("starting it again"), "it would be refused again"
