@@ -24,6 +24,7 @@ REVOKED = b"-ERR 'User Authentication Revoked'"
 def gateway(make_gateway: MakeGateway, monkeypatch: pytest.MonkeyPatch) -> Gateway:
     """One that lets nobody in without a key, and asks for keys again all the time."""
     monkeypatch.setattr("oah.gateway.keeper.ASK_AGAIN", 0.1)
+    monkeypatch.setattr("oah.gateway.keeper.CONNECT_WITHIN", 60.0)
     return make_gateway(strangers=False, token="t")
 
 
