@@ -25,6 +25,9 @@ from oah.ports.clock import Clock
 from oah.ports.store import RunFence, Store
 from oah.services import keys, run_keys
 
+TOGETHER = 1_000
+"""Keys that are asked for in one statement."""
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -107,11 +110,14 @@ class Access:
 
     def revoked(self, secrets: Collection[str]) -> set[str]:
         """Those of the keys that have been revoked or have expired, or whose attempts have ended, since they were
-        shown: two statements, however many there are. Raises Unavailable."""
+        shown: two statements for a thousand of them. Raises Unavailable."""
+        listed = sorted(secrets)
+        batches = (listed[at : at + TOGETHER] for at in range(0, len(listed), TOGETHER))
+        return set(listed).difference(*map(self._holding, batches))
+
+    def _holding(self, secrets: Collection[str]) -> set[str]:
         of_runs = {secret for secret in secrets if run_keys.is_run_key(secret)}
-        others = set(secrets) - of_runs
-        holding = run_keys.holding(self._store, of_runs) | keys.holding(self._store, self._clock, others)
-        return set(secrets) - holding
+        return run_keys.holding(self._store, of_runs) | keys.holding(self._store, self._clock, set(secrets) - of_runs)
 
 
 def _shown(options: Mapping[str, Any]) -> tuple[str, str, str]:

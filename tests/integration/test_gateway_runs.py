@@ -24,6 +24,7 @@ REVOKED = b"-ERR 'User Authentication Revoked'"
 def gateway(make_gateway: MakeGateway, monkeypatch: pytest.MonkeyPatch) -> Gateway:
     """One that lets nobody in without a key, and asks for keys again all the time."""
     monkeypatch.setattr("oah.gateway.keeper.ASK_AGAIN", 0.1)
+    monkeypatch.setattr("oah.gateway.keeper.CONNECT_WITHIN", 60.0)
     return make_gateway(strangers=False, token="t")
 
 
@@ -140,7 +141,7 @@ def test_a_run_has_so_many_connections(gateway: Gateway, clerk: Clerk, monkeypat
         line.settle()
 
 
-def test_keys_are_looked_at_together(gateway: Gateway, clerk: Clerk) -> None:
+def test_keys_are_looked_at_together(gateway: Gateway, clerk: Clerk, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many clients have shown how many keys: two statements."""
     secrets = [
         keys.create(gateway.store, gateway.ids, name=f"k{n}", workspace_id=DEFAULT_WORKSPACE, scopes={Scope.RUN}).secret  # type: ignore[arg-type]
@@ -159,3 +160,6 @@ def test_keys_are_looked_at_together(gateway: Gateway, clerk: Clerk) -> None:
     access._store = Counted()  # type: ignore[assignment]
     assert access.revoked({*secrets, *runs, "oahk_none", "oahr.none.1.x"}) == {"oahk_none", "oahr.none.1.x"}
     assert sorted(asked) == ["active_fences", "keys_by_digest"]
+    monkeypatch.setattr("oah.gateway.access.TOGETHER", 2)
+    assert access.revoked({*secrets, *runs, "oahk_none"}) == {"oahk_none"}
+    assert access.revoked([]) == set()

@@ -40,6 +40,10 @@ class Machine:
     def lead(self, holder: str) -> bool:
         return self.election.lead(holder, lease=LEASE)
 
+    def waits_in_vain(self) -> None:
+        """As long as a request may take."""
+        self.clock.seconds += 5
+
 
 class Skewed(StillClock):
     def __init__(self, skew: float) -> None:
@@ -249,31 +253,30 @@ def test_an_error_page_of_something_between_is_an_absence(kube: KubeApi, machine
 def test_a_server_that_hangs_costs_a_timeout_and_no_leadership_before_the_lease_ends(
     kube: KubeApi, machine: Make
 ) -> None:
-    first = machine(timeout=0.15)
+    first = machine(timeout=5)
     leadership = Leadership(first.election, "a", clock=first.clock, lease=LEASE)
     leadership.campaign()
     assert leadership.leads()
     first.clock.seconds += 5
-    kube.hang("PUT .*leases")
+    kube.hang("PUT .*leases", passes=first.waits_in_vain)
     with pytest.raises(Unavailable, match="in time"):
         leadership.campaign()
     assert leadership.leads()
-    kube.hang("GET .*leases")
-    first.clock.seconds += 10
+    kube.hang("GET .*leases", passes=first.waits_in_vain)
     with pytest.raises(Unavailable, match="in time"):
         leadership.campaign()
     assert not leadership.leads()
 
 
 def test_a_renewal_whose_answer_was_lost_is_one(kube: KubeApi, machine: Make) -> None:
-    first = machine(timeout=0.15)
+    first = machine(timeout=5)
     first.lead("a")
 
-    def written_but_not_answered() -> None:
-        first.clock.seconds += 5
+    def written_but_not_answered() -> Drip:
+        first.clock.seconds += 1
         other = LeaseElection(first.cluster, name="oah-controller", clock=first.clock)
         assert other.lead("a", lease=LEASE)
-        kube.over.wait(0.5)
+        return Drip("head", 1, first.waits_in_vain, ends=False)
 
     kube.on("PUT .*leases")(written_but_not_answered)
     with pytest.raises(Unavailable):
@@ -342,12 +345,12 @@ def test_a_leader_that_is_asked_to_wait_for_long_keeps_its_lease(kube: KubeApi, 
 
 
 def test_who_won_without_hearing_of_it_gives_it_up_when_it_stops(kube: KubeApi, machine: Make) -> None:
-    first, second = machine(timeout=0.15), machine()
+    first, second = machine(timeout=5), machine()
     leader = Leadership(first.election, "a", clock=first.clock, lease=LEASE)
 
-    def written_but_not_answered() -> None:
+    def written_but_not_answered() -> Drip:
         second.lead("a")
-        kube.over.wait(0.5)
+        return Drip("head", 1, first.waits_in_vain, ends=False)
 
     kube.on("POST .*leases")(written_but_not_answered)
     leader.start()

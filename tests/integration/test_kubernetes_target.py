@@ -12,6 +12,7 @@ from oah.adapters.kubernetes.target import HEARD, KubernetesTarget
 from oah.adapters.kubernetes.workload import Wanted, labels_of
 from oah.errors import Broken, InvalidRequest, Unavailable
 from oah.ports.scaling import Outcome
+from tests.support.clock import StillClock
 from tests.support.kube_api import COST, KubeApi
 from tests.support.kube_world import KubeWorld, cluster_of
 from tests.support.scale_world import QUICK, bounds
@@ -424,17 +425,31 @@ def test_a_busy_server_is_an_absence(kube: KubeApi, cluster: Cluster, code: int)
 
 def test_a_server_that_hangs_costs_no_more_than_the_timeout(kube: KubeApi) -> None:
     kube.workload("Deployment", "w", size=2, labels=LABELS)
-    cluster = cluster_of(kube, timeout=0.15)
+    clock = StillClock()
+    cluster = cluster_of(kube, timeout=5, monotonic=clock.monotonic)
     target = target_of(cluster, kind="Deployment")
     state = target.read()
+
+    def long() -> None:
+        clock.seconds += 5
+
     for pattern, call in (
         ("GET .*deployments/w", target.read),
         ("GET .*pods", target.read),
         ("PATCH .*/scale", lambda: target.resize(state, 3)),
     ):
-        kube.hang(pattern)
+        kube.hang(pattern, passes=long)
         with pytest.raises(Unavailable, match="in time"):
             call()
+    cluster.close()
+
+
+def test_a_server_that_says_nothing_at_all_costs_no_more_than_the_timeout(kube: KubeApi) -> None:
+    kube.workload("Deployment", "w", size=2, labels=LABELS)
+    cluster = cluster_of(kube, timeout=0.15)
+    kube.hang("GET .*deployments/w")
+    with pytest.raises(Unavailable, match="in time"):
+        target_of(cluster, kind="Deployment").read()
     cluster.close()
 
 

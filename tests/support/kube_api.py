@@ -71,11 +71,13 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Drip:
-    """An answer of which so many bytes come one by one, of its head or of its body. `each` is called before each."""
+    """An answer of which so many bytes come one by one, of its head or of its body. `each` is called before each.
+    Unless `ends`, the rest never comes."""
 
     where: str
     count: int
     each: Callable[[], None]
+    ends: bool = True
 
     def parts(self) -> tuple[bytes, bytes, bytes]:
         """What comes at once, what comes slowly, and the rest."""
@@ -209,9 +211,13 @@ class KubeApi:
     ) -> None:
         self.on(pattern, times=times)(lambda: Refusal(code, "Refused", message, headers))
 
-    def hang(self, pattern: str, *, times: int = 1) -> None:
-        """Answer nothing until the test is over."""
-        self.on(pattern, times=times)(lambda: self.over.wait(30) and None)
+    def hang(self, pattern: str, *, times: int = 1, passes: Callable[[], None] | None = None) -> None:
+        """Answer nothing until the test is over. `passes`: moves the client's clock beyond its patience meanwhile: the
+        client is shown one byte, and finds that its time is up, however the machine's own time goes."""
+        if passes is None:
+            self.on(pattern, times=times)(lambda: self.over.wait(30) and None)
+        else:
+            self.on(pattern, times=times)(lambda: Drip("head", 1, passes, ends=False))
 
     # --- the controllers ----------------------------------------------------------------------------------------
 
@@ -442,8 +448,11 @@ class _Handler(BaseHTTPRequestHandler):
         for byte in slow:
             drip.each()
             self.wfile.write(bytes([byte]))
-            self.api.over.wait(0.01)
-        self.wfile.write(after)
+            self.api.over.wait(0.01 if drip.ends else 30)
+        if drip.ends:
+            self.wfile.write(after)
+        else:
+            self.close_connection = True
 
     def log_message(self, *_: object) -> None:
         """Not to standard error."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,17 @@ from tests.support.kube_api import NAMESPACE, KubeApi
 from tests.support.scale_world import QUICK, STARTS, ScaleWorld
 
 
-def cluster_of(kube: KubeApi, *, timeout: float = 5, token_file: Path | None = None) -> Cluster:
+def cluster_of(
+    kube: KubeApi,
+    *,
+    timeout: float = 5,
+    token_file: Path | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Cluster:
     """Whoever uses it closes it."""
     seconds = timedelta(seconds=timeout)
-    return Cluster(ClusterOptions(api_url=kube.url, namespace=NAMESPACE, timeout=seconds, token_file=token_file))
+    options = ClusterOptions(api_url=kube.url, namespace=NAMESPACE, timeout=seconds, token_file=token_file)
+    return Cluster(options, monotonic=monotonic)
 
 
 class KubeWorld(ScaleWorld):

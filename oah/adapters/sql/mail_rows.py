@@ -1,7 +1,7 @@
 """What the modules of mailboxes share: rows as values, what is alive, and the one lock order.
 
 Whoever changes a mailbox, its messages or its leases has locked the mailbox's row first, several in the order of their
-ids, and sessions before all of them.
+ids, and sessions before all of them. The count of a workspace's mailboxes is locked behind all that (``mail_room.py``).
 """
 
 from __future__ import annotations
