@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 from typing import Any
+from urllib.parse import urlsplit
 
 import helm_python
 import pytest
@@ -211,6 +212,37 @@ class TestPods:
 
 
 class TestTogether:
+    def test_agents_reach_what_they_speak_to(self, rendered: dict[str, list[Document]]) -> None:
+        seen = 0
+        for name, documents in rendered.items():
+            services = by_name(documents, "Service")
+            for _, _, container in containers(documents) if name != "base and components" else ():
+                if container["name"] != "worker":
+                    continue
+                found = settings(documents, container)
+                for url, scheme in ((found.api_url, "http"), (found.gateway.url, "nats")):
+                    assert url is not None, name
+                    parts = urlsplit(url)
+                    assert parts.scheme == scheme and parts.hostname in services, (name, url)
+                    assert parts.port in {port["port"] for port in services[parts.hostname]["spec"]["ports"]}, (
+                        name,
+                        url,
+                    )
+                    seen += 1
+        assert seen >= 18
+
+    def test_where_agents_speak_to_can_be_said(self) -> None:
+        elsewhere = {"OAH_API_URL": "https://oah.example", "OAH_GATEWAY__URL": "nats://x:1"}
+        for changes in ({"config": elsewhere}, {"worker": {"env": elsewhere}}):
+            documents = render({**GIVEN, **changes})
+            (worker,) = (each for _, _, each in containers(documents) if each["name"] == "worker")
+            names = [each["name"] for each in worker["env"]]
+            assert len(names) == len(set(names))
+            assert environment(documents, worker).items() >= elsewhere.items()
+        documents = render({**GIVEN, "gateway": {"enabled": False}})
+        (worker,) = (each for _, _, each in containers(documents) if each["name"] == "worker")
+        assert "OAH_GATEWAY__URL" not in environment(documents, worker)
+
     def test_services_budgets_and_monitors_find_their_pods(self, rendered: dict[str, list[Document]]) -> None:
         for name, documents in rendered.items():
             if name == "base and components":
