@@ -126,10 +126,11 @@ class Child:
 
     def _read(self, process: Started) -> None:
         assert process.stdout is not None
-        for raw in process.stdout:
-            line = raw.decode("utf-8", "replace").rstrip("\r\n")
-            self.last_lines.append(line)
-            self._sink(self.name, line)
+        with process.stdout as lines:
+            for raw in lines:
+                line = raw.decode("utf-8", "replace").rstrip("\r\n")
+                self.last_lines.append(line)
+                self._sink(self.name, line)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process itself (never its group: agents have their own way to end)."""

@@ -44,8 +44,9 @@ class Up:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
+        with self.process.stdout as lines:
+            for line in lines:
+                self.lines.append(line.rstrip("\n"))
 
     def said(self, words: str) -> bool:
         return any(words in line for line in self.lines)
