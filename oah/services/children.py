@@ -83,7 +83,7 @@ class Lineage:
             raise NotFound(f"no workspace '{asked.workspace_id[:80]}'")
         session = sessions.prepare(self.store, clock, ids, asked, agents=agents, rules=rules)
         self.rules.reach.check(session.lane, self.own.lane)
-        children.check_surroundings(asked.env, asked.worktree, self.own)
+        children.check_surroundings(asked.env, asked.worktree, self.own, wake=asked.wake)
         session = replace(session, parent_run_id=self.fence.run_id)
         if admission.idempotency_key(key) is not None:
             session = replace(session, id=SessionId(f"ses_{_digest(self.fence.run_id, str(key))[:26]}"))

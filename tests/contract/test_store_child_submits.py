@@ -83,6 +83,17 @@ def test_a_tree_is_as_deep_as_it_may_be(clerk: Clerk, fence: RunFence) -> None:
     assert codes(clerk.send(clerk.new("s-c", "c", parent_run_id=RunId("b"), parent=lowest))) == ["tree_too_deep"]
 
 
+def test_what_messages_and_people_start_there_is_below_who_opened_the_session(clerk: Clerk, fence: RunFence) -> None:
+    """A run that is nobody's child makes no tree of its own: its agent would be as free as the first one."""
+    clerk.store.open_child_session(session("s-a"), parent(fence))
+    clerk.submit("s-a", "woken")
+    below = parent(fence_of(clerk.start("s-a", worker="w.2")), depth=1)
+    clerk.store.open_child_session(session("s-b", RunId("woken")), below)
+    new = clerk.new("s-b", "b", parent_run_id=RunId("woken"), parent=below)
+    assert codes(clerk.send(new)) == ["tree_too_deep"]
+    assert codes(clerk.send(replace(new, parent=replace(below, bounds=Bounds(depth=2))))) == ["ok"]
+
+
 @pytest.mark.parametrize("how", ["settled", "released", "again"])
 def test_an_attempt_that_is_over_starts_nothing(clerk: Clerk, fence: RunFence, how: str) -> None:
     by = parent(fence)

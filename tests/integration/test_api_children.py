@@ -175,6 +175,7 @@ def test_a_session_is_refused(one: Agent) -> None:
         ({"pool": "far"}, 403, "child_pool"),
         ({"env": {"A": {"secret": "PROD"}}}, 403, "child_secret"),
         ({"worktree": {"repo": "/src"}}, 403, "child_worktree"),
+        ({"wake": "eager"}, 403, "child_wake"),
         ({"workspace": "foreign"}, 404, "not_found"),
         ({"agent": "nonesuch"}, 400, "unknown_agent"),
         ({"cwd": "relative"}, 400, "invalid_request"),

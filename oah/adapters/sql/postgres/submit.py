@@ -57,12 +57,15 @@ WHERE r.workspace_id = ANY(%(workspaces)s) AND r.workspace_id = c.id
 
 LOCK_PARENTS = "SELECT id FROM runs WHERE id = ANY(%(runs)s) ORDER BY id FOR NO KEY UPDATE"
 # Forms as execution.py has them: whenever the plan was made, a step up is a probe, and a count has an index of its own.
+# What is nobody's child is below whose agent has opened its session.
+OPENER = "(SELECT parent_run_id FROM sessions WHERE id = {}.session_id)"
 PARENTS = f"""
 SELECT r.id, r.attempt, r.claim_token, r.status IN ('running', 'waiting_tool'), r.cancel_requested_at IS NOT NULL,
   (WITH RECURSIVE above(parent, depth) AS (
-    SELECT r.parent_run_id, 0
-    UNION ALL SELECT p.parent_run_id, a.depth + 1 FROM above a
-      CROSS JOIN LATERAL (SELECT parent_run_id FROM runs WHERE id = a.parent LIMIT 1) p WHERE a.depth < {DEEPEST}
+    SELECT coalesce(r.parent_run_id, {OPENER.format("r")}), 0
+    UNION ALL SELECT coalesce(p.parent_run_id, {OPENER.format("p")}), a.depth + 1 FROM above a
+      CROSS JOIN LATERAL (SELECT parent_run_id, session_id FROM runs WHERE id = a.parent LIMIT 1) p
+      WHERE a.depth < {DEEPEST}
   ) SELECT max(depth) FROM above),
   (SELECT count(*) FROM runs c WHERE c.parent_run_id = r.id AND {LIVE_CHILD}),
   (SELECT count(*) FROM runs c WHERE c.parent_run_id = r.id AND {CHILD}),

@@ -52,11 +52,14 @@ ON CONFLICT (workspace_id, part) DO UPDATE SET queued = queued + excluded.queued
 """
 
 
+# What is nobody's child is below whose agent has opened its session.
+OPENER = "(SELECT parent_run_id FROM sessions WHERE id = {}.session_id)"
 PARENT = f"""
 SELECT r.id, r.attempt, r.claim_token, r.status IN ('running', 'waiting_tool'), r.cancel_requested_at IS NOT NULL,
   (WITH RECURSIVE above(parent, depth) AS (
-    SELECT r.parent_run_id, 0
-    UNION ALL SELECT p.parent_run_id, a.depth + 1 FROM above a JOIN runs p ON p.id = a.parent WHERE a.depth < {DEEPEST}
+    SELECT coalesce(r.parent_run_id, {OPENER.format("r")}), 0
+    UNION ALL SELECT coalesce(p.parent_run_id, {OPENER.format("p")}), a.depth + 1
+      FROM above a JOIN runs p ON p.id = a.parent WHERE a.depth < {DEEPEST}
   ) SELECT max(depth) FROM above),
   (SELECT count(*) FROM runs c WHERE c.parent_run_id = r.id AND c.status IN ('queued', 'running', 'waiting_tool')),
   (SELECT count(*) FROM runs c WHERE c.parent_run_id = r.id),
