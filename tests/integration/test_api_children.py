@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from threading import Barrier, Event, Semaphore
 from typing import Any
 
 import httpx
@@ -263,6 +265,36 @@ def test_its_streams_are_few(one: Agent, monkeypatch: pytest.MonkeyPatch) -> Non
             return answer.status_code == 200
 
     eventually(another, what="they are counted while they last")
+
+
+def test_of_streams_that_are_opened_at_once_not_one_is_too_many(one: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MOST_OF_RUN", 2)
+    path = f"/runs/{one.child()['id']}/events"
+    under_way, goes_on, about = Semaphore(0), Event(), events._about
+
+    def slowly(*args: Any) -> Any:
+        under_way.release()
+        assert goes_on.wait(20)
+        return about(*args)
+
+    monkeypatch.setattr(events, "_about", slowly)
+
+    def open_one(_number: int) -> int:
+        with one.http.stream("GET", path, params={"keep_alive": 1}) as answer:
+            if answer.status_code == 200:
+                next(answer.iter_text())
+            else:
+                under_way.release()
+            everybody.wait(20)
+            return answer.status_code
+
+    everybody = Barrier(4)
+    with ThreadPoolExecutor(4) as pool:
+        opened = pool.map(open_one, range(4))
+        for _ in range(4):
+            assert under_way.acquire(timeout=20)
+        goes_on.set()
+        assert sorted(opened) == [200, 200, 429, 429]
 
 
 def test_one_that_is_asked_to_stop_starts_nothing(api: Deployment, one: Agent) -> None:
