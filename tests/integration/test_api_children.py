@@ -152,6 +152,31 @@ def test_what_is_not_below_it_is_not_there(api: Deployment, one: Agent) -> None:
     below.http.close()
 
 
+@pytest.mark.parametrize("how", ["interrupt", "rollback"])
+def test_it_stops_nobody_elses_run_in_a_session_that_it_has_opened(api: Deployment, one: Agent, how: str) -> None:
+    session = one.session().json()["id"]
+    with api.http() as http:
+        theirs = [http.post(f"/v1/sessions/{session}/runs", json={"input": "x"}).json()["id"] for _ in range(2)]
+    running = api.start(session)
+    assert running.run.id == theirs[0]
+    assert code(one.submit(session, on_busy=how)) == (403, "not_its_child")
+    queued = one.submit(session).json()["id"]
+    assert one.http.delete(f"/sessions/{session}", params={"cancel": True}).json()["state"] == "closing"
+    assert api.store.run(RunId(queued), None).status is RunStatus.CANCELLED
+    assert api.store.run(RunId(theirs[1]), None).status is RunStatus.QUEUED
+    assert api.store.run(RunId(theirs[0]), None).cancel_requested_at is None
+    api.settle(running)
+    api.work(session)
+    assert api.store.session(running.run.session_id, None).state == "closed"
+
+
+def test_it_interrupts_its_own_child(api: Deployment, one: Agent) -> None:
+    child = one.child()
+    api.start(child["session_id"])
+    assert one.submit(child["session_id"], on_busy="interrupt").status_code == 202
+    assert api.store.run(RunId(child["id"]), None).stop_reason == "interrupt"
+
+
 def test_a_child_is_refused(one: Agent) -> None:
     session = one.session().json()["id"]
     for body, status, said in (

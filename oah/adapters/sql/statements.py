@@ -106,6 +106,7 @@ class ActiveRow(NamedTuple):
     stopping: bool
     voided: bool
     waiting: bool
+    parent_run_id: str | None
 
 
 class CommandRow(NamedTuple):

@@ -107,7 +107,7 @@ RETURNING id, created_at, due_at, deferred, start_by
 """
 
 ACTIVE_RUN = """
-SELECT id, attempt, worker_id, cancel_requested_at IS NOT NULL, voided, status = 'waiting_tool' FROM runs
+SELECT id, attempt, worker_id, cancel_requested_at IS NOT NULL, voided, status = 'waiting_tool', parent_run_id FROM runs
 WHERE session_id = %(session)s AND status IN ('running', 'waiting_tool') LIMIT 1
 """
 

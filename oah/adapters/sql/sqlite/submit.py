@@ -67,7 +67,7 @@ SELECT r.id, r.attempt, r.claim_token, r.status IN ('running', 'waiting_tool'), 
 FROM runs r WHERE r.id = ?
 """
 ACTIVE_RUN = """
-SELECT id, attempt, worker_id, cancel_requested_at IS NOT NULL, voided, status = 'waiting_tool' FROM runs
+SELECT id, attempt, worker_id, cancel_requested_at IS NOT NULL, voided, status = 'waiting_tool', parent_run_id FROM runs
 WHERE session_id = ? AND status IN ('running', 'waiting_tool')
 """
 STOP_RUN = f"""
@@ -145,7 +145,9 @@ class SqliteSubmit:
     def active_run(self, session: str) -> ActiveRow | None:
         """By the index of active runs."""
         row = self._cursor.execute(ACTIVE_RUN, (session,)).fetchone()
-        return None if row is None else ActiveRow(row[0], row[1], row[2], bool(row[3]), bool(row[4]), bool(row[5]))
+        if row is None:
+            return None
+        return ActiveRow(row[0], row[1], row[2], bool(row[3]), bool(row[4]), bool(row[5]), row[6])
 
     def stop_run(self, run: str, by: str, reason: str, *, void: bool) -> None:
         """Under the write lock."""
