@@ -84,6 +84,8 @@ class Lineage:
         session = sessions.prepare(self.store, clock, ids, asked, agents=agents, rules=rules)
         self.rules.reach.check(session.lane, self.own.lane)
         children.check_surroundings(asked.env, asked.worktree, self.own, wake=asked.wake)
+        if session.worktree is not None and not children.has_repository(session.worktree, self.own):
+            session = replace(session, worktree=None)  # the workspace says so, not the agent
         session = replace(session, parent_run_id=self.fence.run_id)
         if admission.idempotency_key(key) is not None:
             session = replace(session, id=SessionId(f"ses_{_digest(self.fence.run_id, str(key))[:26]}"))

@@ -211,6 +211,18 @@ def test_a_session_is_refused(one: Agent) -> None:
         assert code(one.session(**body)) == (status, said), body
 
 
+def test_the_repository_of_its_workspace_is_not_given_to_who_has_it_not(api: Deployment) -> None:
+    without, has = hired(api, cwd="/tmp"), hired(api, worktree={"repo": "/src/app"})
+    api.store.update_workspace("default", {"worktree": {"repo": "/src/app"}})
+    try:
+        assert without.session().json()["worktree"] is None
+        assert has.session().json()["worktree"]["repo"] == "/src/app"
+    finally:
+        api.store.update_workspace("default", {"worktree": None})
+        without.http.close()
+        has.http.close()
+
+
 def test_what_the_deployment_names_is_allowed(api: Deployment, one: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     bounds = Bounds(depth=1, live=2, in_all=3)
     rules = Rules(bounds, Reach(agents=frozenset({"python"}), pools=frozenset({"*"})))

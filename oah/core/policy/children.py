@@ -126,5 +126,10 @@ def check_surroundings(
     for value in env.values():
         if not isinstance(value, str) and value["secret"] not in has:
             raise Forbidden(f"its own session was not given the secret {value['secret']}", code="child_secret")
-    if worktree is not None and (own.worktree is None or worktree.repo != own.worktree.repo):
+    if worktree is not None and not has_repository(worktree, own):
         raise Forbidden("its own session is no worktree of that repository", code="child_worktree")
+
+
+def has_repository(worktree: Worktree, own: Session) -> bool:
+    """Whether its own session is a worktree of that repository: else it gets none, not even its workspace's."""
+    return own.worktree is not None and worktree.repo == own.worktree.repo
