@@ -150,6 +150,19 @@ def test_a_clock_of_minutes_ticks_by_a_minute() -> None:
     assert not asks_the_same(one, dialog(COMMAND, "Waiting for you… 7m"), passed=seconds(1))
 
 
+def test_a_question_into_which_a_text_is_typed_keeps_its_time_as_well() -> None:
+    rule = dataclasses.replace(FRAMED, kind=DialogKind.QUESTION, free=True, choice=None)
+    one, typed, soon, anew = (
+        dialog(f"Continuing in {left} s…", f"answer: {text}", choices=(), rule=rule)
+        for left, text in ((9, ""), (7, "blue"), (3, ""), (12, ""))
+    )
+    assert asks_the_same(one, typed, passed=seconds(2))
+    assert not asks_the_same(one, soon, passed=seconds(1))
+    assert not asks_the_same(one, anew)
+    clock = dialog("Continuing in 8 s…", "answer: Elapsed: 5 s", choices=(), rule=rule)
+    assert asks_the_same(one, clock, passed=seconds(1)), "whatever is typed"
+
+
 class Shown:
     """Of a terminal what a question looks at."""
 

@@ -70,10 +70,11 @@ class AskedQuestion:
             self._seen = now
             return True
         reading = self._screen.read()
-        if not stands(self.dialog, reading, passed=timedelta(seconds=now - self._seen)):
+        passed = timedelta(seconds=now - self._seen)
+        if not stands(self.dialog, reading, passed=passed):
             return False
         if self.dialog is None:
-            return ticking.is_typed_into(self._shape, self._whole())
+            return ticking.is_typed_into(self._shape, self._whole(), passed=passed)
         if not self.dialog.free:
             self.dialog, self._seen, self._changes = reading.dialog, now, changes
         return True

@@ -173,7 +173,8 @@ def asks_the_same(asked: Dialog, now: Dialog, *, passed: timedelta | None = None
     """Whether an answer to the one, seen first, is one to the other, seen so much later."""
     if now.name != asked.name:
         return False
-    if asked.free and asked.kind is DialogKind.QUESTION and ticking.is_typed_into(asked.shape, now.shape):
+    is_open = asked.free and asked.kind is DialogKind.QUESTION
+    if is_open and ticking.is_typed_into(asked.shape, now.shape, passed=passed):
         return True
     return ticking.is_same(asked.shape, now.shape, passed=passed)
 

@@ -120,14 +120,14 @@ def titled(row: str) -> str:
 
 def is_same(asked: Shape, now: Shape, *, passed: timedelta | None = None) -> bool:
     """Whether ``now``, seen so much later, still asks what ``asked`` did."""
-    if asked.rows != now.rows or len(asked.clocks) != len(now.clocks):
-        return False
-    return all(was.goes_on(is_, passed) for was, is_ in zip(asked.clocks, now.clocks, strict=True))
+    return asked.rows == now.rows and _go_on(asked, now, passed)
 
 
-def is_typed_into(asked: Shape, now: Shape) -> bool:
+def is_typed_into(asked: Shape, now: Shape, *, passed: timedelta | None = None) -> bool:
     """The same, where a text is being typed in: one row may have grown or shrunk at its end, and rows may have been
     added; the first says what is asked, unless it is the only one."""
+    if not _go_on(asked, now, passed):
+        return False
     pairs = list(zip(asked.rows, now.rows, strict=False))
     changed = [at for at, (one, other) in enumerate(pairs) if one != other]
     if not changed or len(now.rows) < len(asked.rows):
@@ -135,6 +135,11 @@ def is_typed_into(asked: Shape, now: Shape) -> bool:
     one, other = pairs[changed[0]]
     is_first = changed[0] == 0 and len(now.rows) > 1
     return len(changed) == 1 and not is_first and (one.startswith(other) or other.startswith(one))
+
+
+def _go_on(asked: Shape, now: Shape, passed: timedelta | None) -> bool:
+    """The clocks that both have, from the first on: a text that looks like one may have been typed below them."""
+    return all(was.goes_on(is_, passed) for was, is_ in zip(asked.clocks, now.clocks, strict=False))
 
 
 def _last_choice(rows: Sequence[str], choices: Sequence[Choice]) -> int:
