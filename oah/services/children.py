@@ -49,7 +49,7 @@ class Lineage:
     def parent(self) -> Parent:
         """What its submits are fenced by."""
         fence = self.fence
-        return Parent(fence.run_id, fence.attempt, fence.token, self.rules.bounds)
+        return Parent(fence.session_id, fence.run_id, fence.attempt, fence.token, self.rules.bounds)
 
     def session(self, session_id: SessionId) -> Session:
         """One that the run has opened. Raises NotFound; Conflict ``own_session``."""

@@ -29,7 +29,7 @@ def fence(clerk: Clerk) -> RunFence:
 
 
 def parent(fence: RunFence, **bounds: int) -> Parent:
-    return Parent(fence.run_id, fence.attempt, fence.token, Bounds(**bounds))
+    return Parent(fence.session_id, fence.run_id, fence.attempt, fence.token, Bounds(**bounds))
 
 
 def session(name: str, run: RunId = P, lane: Lane = LANE) -> Session:

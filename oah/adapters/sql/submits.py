@@ -90,7 +90,8 @@ class Batch:
         self._sql = sql
         self._members = members
         self._limits = limits
-        self._sessions = sql.lock_for_submit(sorted({member.new.session_id for member in members}))
+        parents = {new.parent.session_id for new, *_ in members if new.parent is not None}
+        self._sessions = sql.lock_for_submit(sorted({member.new.session_id for member in members} | parents))
         self._in_workspace = {s.session.workspace_id: s.queued_in_workspace for s in self._sessions.values()}
         self._answers: list[Accepted | RequestError | None] = [None] * len(members)
         self._rows: dict[int, RunRow] = {}

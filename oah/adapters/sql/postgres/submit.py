@@ -55,7 +55,6 @@ FROM unnest(%(workspaces)s::text[], %(ahead)s::bigint[]) AS c(id, ahead)
 WHERE r.workspace_id = ANY(%(workspaces)s) AND r.workspace_id = c.id
 """
 
-LOCK_PARENTS = "SELECT id FROM runs WHERE id = ANY(%(runs)s) ORDER BY id FOR NO KEY UPDATE"
 # Forms as execution.py has them: whenever the plan was made, a step up is a probe, and a count has an index of its own.
 # What is nobody's child is below whose agent has opened its session.
 OPENER = "(SELECT parent_run_id FROM sessions WHERE id = {}.session_id)"
@@ -194,11 +193,10 @@ class PostgresSubmit:
         """Under their locks."""
         self._cursor.execute(SAVE_RATES, {"workspaces": list(ahead), "ahead": list(ahead.values())})
 
-    def lock_parents(self, runs: Sequence[str]) -> dict[str, ParentRow]:
-        """In the order of their ids, after everything else that is locked; counted with a new snapshot."""
-        wanted = {"runs": list(runs)}
-        self._cursor.execute(LOCK_PARENTS, wanted)
-        return {row[0]: ParentRow(*row[1:]) for row in self._cursor.execute(PARENTS, wanted).fetchall()}
+    def parents(self, runs: Sequence[str]) -> dict[str, ParentRow]:
+        """With a snapshot of after the locks."""
+        rows = self._cursor.execute(PARENTS, {"runs": list(runs)}).fetchall()
+        return {row[0]: ParentRow(*row[1:]) for row in rows}
 
     def active_run(self, session: str) -> ActiveRow | None:
         """By the index of active runs."""

@@ -137,7 +137,7 @@ class SqliteSubmit:
         """Under the write lock."""
         self._cursor.executemany(SAVE_RATE, list(ahead.items()))
 
-    def lock_parents(self, runs: Sequence[str]) -> dict[str, ParentRow]:
+    def parents(self, runs: Sequence[str]) -> dict[str, ParentRow]:
         """The transaction has the lock already."""
         rows = [self._cursor.execute(PARENT, (run,)).fetchone() for run in runs]
         return {row[0]: ParentRow(row[1], row[2], bool(row[3]), bool(row[4]), *row[5:]) for row in rows if row}
