@@ -146,6 +146,8 @@ def test_what_is_not_below_it_is_not_there(api: Deployment, one: Agent) -> None:
         assert code(one.http.delete(f"/sessions/{session}")) == (404, "not_found")
     refused = code(one.submit(one.run.session_id))
     assert refused == (409, "own_session"), "it would wait for itself"
+    for method in ("GET", "DELETE"):
+        assert code(one.http.request(method, f"/sessions/{one.run.session_id}")) == (404, "not_found")
     # Cancelled, it takes all that is below with it.
     assert one.http.post(f"/runs/{child['id']}/cancel").json()["result"] == "signalled"
     assert api.store.run(RunId(grandchild["id"]), None).status is RunStatus.CANCELLED
