@@ -210,6 +210,29 @@ def test_after_a_line_of_a_person_the_same_program_asks_again(desk: Bench, profi
     assert desk.turn(agent, "echo $kept" if profile == "shell" else "kept").output.strip() == "1"
 
 
+@pytest.mark.parametrize(
+    ("profile", "line", "text"), [("shell", "sleep 0.2", "echo by queue"), ("python", "x", "print('by queue')")]
+)
+def test_of_several_lines_of_a_person_none_costs_a_text(desk: Bench, profile: str, line: str, text: str) -> None:
+    """The program asks after the first while it has not read the second, and is interrupted in the third."""
+    agent, live = desk.open(profile), live_of(desk)
+    for keys in ("", line, "\x03"):
+        live.type(b"\r", SOON)
+        live.type(keys.encode() if keys == "\x03" else f"{keys}\r".encode(), SOON)
+        result = desk.turn(agent, text)
+        assert (result.status, result.output.strip()) == (TurnStatus.COMPLETED, "by queue")
+
+
+def test_what_is_typed_ahead_after_a_persons_line_is_read(desk: Bench) -> None:
+    """So it is of no matter when exactly a text of ours comes after several lines; what a run leaves unread is gone."""
+    agent, live, marked = desk.open("shell"), live_of(desk), desk.directory / "first"
+    live.type(f"until [ -e {marked} ]; do sleep 0.05; done\r".encode(), SOON)
+    live.type(b"echo the $((1 + 1))nd\r", SOON)
+    marked.touch()
+    eventually(lambda: "the 2nd" in live.screen().text, within=10, what="it is read")
+    assert desk.turn(agent, "echo by queue").output.strip() == "by queue"
+
+
 def test_however_much_a_persons_line_says_it_is_at_work_until_it_is_done(desk: Bench, pool: ThreadPoolExecutor) -> None:
     agent = desk.open("shell")
     live, marked = live_of(desk), desk.directory / "done"

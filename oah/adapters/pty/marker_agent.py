@@ -26,6 +26,8 @@ _TYPING = timedelta(seconds=10)
 _TAKEN = "composer_not_empty"
 _PATIENCE = 10.0
 """Seconds that somebody who types at the prompt has to finish the line."""
+_TAKES = 0.2
+"""Seconds after a person's last key: of several lines, or a line and ^C, the first may be what it has asked after."""
 _EXIT_AFTER_END = timedelta(seconds=2)
 _SAID = 500
 """Characters of a failed start's output that its error repeats."""
@@ -182,7 +184,8 @@ class MarkerAgent(PtyAgent):
         end = time.monotonic() + _PATIENCE
         while True:
             with terminal.typing:
-                if not terminal.draft and not terminal.given:
+                is_taken = time.monotonic() - terminal.pressed_at >= _TAKES
+                if is_taken and not terminal.draft and not terminal.given:
                     yield
                     return
             if time.monotonic() >= end or watch.cancelled or watch.over():
