@@ -34,7 +34,7 @@ def where_to_look(desk: ApiState, caller: Principal, run_id: str) -> WorkspaceId
 
 
 def seen_session(desk: ApiState, caller: Principal, session_id: str) -> Session:
-    """A session that the caller may see. Raises NotFound; Conflict ``own_session``."""
+    """A session that the caller may see. Raises NotFound."""
     if caller.fence is not None:
         return lineage(desk, caller.fence).session(SessionId(session_id))
     return desk.context.store.session(SessionId(session_id), caller.workspace_id)

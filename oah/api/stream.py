@@ -135,19 +135,17 @@ class Streams:
     def _gauge(self) -> None:
         self._context.telemetry.gauge("oah_streams_open", sum(len(feeds) for feeds in self._feeds.values()))
 
-    def admits(self, by: str) -> None:
-        """Whether the agent of a run may have one stream more. Raises LimitReached ``too_many_readers``."""
+    @contextmanager
+    def counted(self, by: str | None) -> Iterator[None]:
+        """A stream of the agent of a run for as long as the block lasts, from before it is looked for; None: of
+        somebody else. Raises LimitReached ``too_many_readers``."""
+        if by is None:
+            yield
+            return
         if self._of_runs[by] >= MOST_OF_RUN:
             raise LimitReached(
                 f"{MOST_OF_RUN} streams of this run's key are open", code="too_many_readers", hint="end some of them"
             )
-
-    @contextmanager
-    def counted(self, by: str | None) -> Iterator[None]:
-        """A stream of the agent of a run for as long as the block lasts; None: of somebody else."""
-        if by is None:
-            yield
-            return
         self._of_runs[by] += 1
         try:
             yield

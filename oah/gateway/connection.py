@@ -40,8 +40,6 @@ UNSTORED_BYTES = 4_194_304
 """Messages of one client on their way into the store; then it is read no further."""
 MOST_BESIDE = 32
 """Requests of one client that wait for messages while it goes on; then it is read no further."""
-
-
 MOST_OF_RUN = 32
 """Connections with the key of one run."""
 
@@ -57,7 +55,7 @@ class Connection(asyncio.Protocol):
         self.subscriptions: dict[str, Subscription] = {}
         self.headers = self.verbose = self.no_responders = False
         self.echo = True
-        self.connected = False
+        self.connected = self.asking = False
         self.opened_at = self.heard_at = hub.now()
         self.written = 0
         self.moved = (0, self.opened_at)
@@ -280,11 +278,13 @@ class Connection(asyncio.Protocol):
         return self._ask(options)
 
     async def _ask(self, options: Mapping[str, Any]) -> None:
+        self.asking = True  # until it is admitted or let go
         try:
             found = await self.hub.mail.call(self.hub.access.of, options)
         except RequestError as error:
             raise Violation(UNAUTHORIZED) from error
-        self._admit(options, found)
+        if self.ended is None:  # let go meanwhile, it is forgotten already
+            self._admit(options, found)
 
     def _admit(self, options: Mapping[str, Any], identity: Identity) -> None:
         self.verbose = bool(options.get("verbose", False))

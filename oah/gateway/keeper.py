@@ -32,7 +32,7 @@ MOST_QUESTIONS = 2
 ASK_AGAIN = 5.0
 """Seconds between two looks at the keys that clients have shown: one that is revoked holds that much longer."""
 CONNECT_WITHIN = 2.0
-"""Seconds that a client may take to say who it is, where it has to."""
+"""Seconds that a client may take to say who it is, where it has to; what the store takes to know it does not count."""
 
 
 class Keeper:
@@ -51,13 +51,17 @@ class Keeper:
             if spare > 0:
                 await self._hub.attention.rest(spare)
             await asyncio.sleep(LOOK)
-            self.look()
-            if self._hub.now() - self._extended_at >= self._third:
-                self._extended_at = self._hub.now()
-                await self.extend()
-            if self._hub.now() - self._proven_at >= ASK_AGAIN:
-                self._proven_at = self._hub.now()
-                await self.prove()
+            await self.step()
+
+    async def step(self) -> None:
+        """What it is time for."""
+        self.look()
+        if self._hub.now() - self._extended_at >= self._third - LOOK / 2:
+            self._extended_at = self._hub.now()
+            await self.extend()
+        if self._hub.now() - self._proven_at >= ASK_AGAIN:
+            self._proven_at = self._hub.now()
+            await self.prove()
 
     @property
     def _third(self) -> float:
@@ -101,7 +105,7 @@ class Keeper:
         if self._stuck(connection, now):
             connection.end("slow", "Slow Consumer")
             return
-        if connection.identity is None and now - connection.opened_at > CONNECT_WITHIN:
+        if connection.identity is None and not connection.asking and now - connection.opened_at > CONNECT_WITHIN:
             connection.end("refused", "Authentication Timeout" if connection.connected else UNAUTHORIZED)
             return
         every = rules.ping_every.total_seconds()

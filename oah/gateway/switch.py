@@ -73,5 +73,11 @@ class Switch:
             return
         if not identity.writes or not identity.reaches(asked.address):
             return
-        letter = letters.outgoing(asked, Publish(reply, payload), workspace_id=identity.workspace_id, sender="gateway")
+        letter = letters.outgoing(
+            asked,
+            Publish(reply, payload),
+            workspace_id=identity.workspace_id,
+            sender="gateway" if identity.run is None else identity.by,
+            agent=identity.sender,
+        )
         self._sender.submit(letter, lambda _answer: None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from oah.core.model.ids import ClaimToken, RunId
+from oah.core.model.ids import ClaimToken, RunId, SessionId
 from oah.core.model.session import Session
 from oah.core.policy.children import Bounds
 
@@ -15,6 +15,8 @@ from oah.core.policy.children import Bounds
 class Parent:
     """The attempt whose agent starts a run or opens a session: while it lasts, and within the bounds of its tree."""
 
+    session_id: SessionId
+    """The parent's own. It is locked while something is counted: whoever ends the attempt locks it, too."""
     run_id: RunId
     attempt: int
     token: ClaimToken

@@ -49,10 +49,15 @@ class Lineage:
     def parent(self) -> Parent:
         """What its submits are fenced by."""
         fence = self.fence
-        return Parent(fence.run_id, fence.attempt, fence.token, self.rules.bounds)
+        return Parent(fence.session_id, fence.run_id, fence.attempt, fence.token, self.rules.bounds)
 
     def session(self, session_id: SessionId) -> Session:
-        """One that the run has opened. Raises NotFound; Conflict ``own_session``."""
+        """One that the run has opened. Raises NotFound."""
+        if session_id == self.own.id:
+            raise NotFound(f"no session {session_id}")
+        return self._entered(session_id)
+
+    def _entered(self, session_id: SessionId) -> Session:
         session = self.store.session(session_id, self.workspace_id)
         if not children.may_enter(session, self.own, self.fence.run_id):
             raise NotFound(f"no session {session_id}")
@@ -63,7 +68,7 @@ class Lineage:
         NotFound, Conflict ``own_session``, InvalidRequest."""
         children.parent_of(asked.parent_run_id, self.fence.run_id)
         children.check_run(asked.run_class, asked.on_busy)
-        self.session(asked.session_id)
+        self._entered(asked.session_id)
         key = admission.idempotency_key(asked.idempotency_key)
         return replace(asked, idempotency_key=None if key is None else _own_key(self.fence.run_id, key))
 
@@ -83,7 +88,9 @@ class Lineage:
             raise NotFound(f"no workspace '{asked.workspace_id[:80]}'")
         session = sessions.prepare(self.store, clock, ids, asked, agents=agents, rules=rules)
         self.rules.reach.check(session.lane, self.own.lane)
-        children.check_surroundings(asked.env, asked.worktree, self.own)
+        children.check_surroundings(asked.env, asked.worktree, self.own, wake=asked.wake)
+        if session.worktree is not None and not children.has_repository(session.worktree, self.own):
+            session = replace(session, worktree=None)  # the workspace says so, not the agent
         session = replace(session, parent_run_id=self.fence.run_id)
         if admission.idempotency_key(key) is not None:
             session = replace(session, id=SessionId(f"ses_{_digest(self.fence.run_id, str(key))[:26]}"))

@@ -42,7 +42,7 @@ def _end_retry(store: Store, broker: Broker, epoch: EpochId | None, new: NewRun)
         return
     reason = StopReason.ROLLBACK if new.on_busy is OnBusy.ROLLBACK else StopReason.INTERRUPT
     for run in store.queue_of(new.session_id, limit=LOOKED_AT):
-        if _waits_for_retry(run, session):
+        if _waits_for_retry(run, session) and (new.parent is None or run.parent_run_id == new.parent.run_id):
             cancel_one(store, broker, epoch, run.id, None, by=new.by, reason=reason)
             cancel_children(store, broker, epoch, run.id)
 

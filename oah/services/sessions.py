@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oah.core.model.home import Worktree, is_ref
-from oah.core.model.ids import EpochId, SessionId, WorkspaceId
+from oah.core.model.ids import EpochId, RunId, SessionId, WorkspaceId
 from oah.core.model.lane import Lane
 from oah.core.model.message import WakeMode
 from oah.core.model.session import EnvValue, HoldReason, Session, SessionState
@@ -155,8 +155,10 @@ def close(
     *,
     cancelling: bool,
     by: str,
+    children_of: RunId | None = None,
 ) -> Session:
-    """Take no more runs. Raises NotFound; Conflict ``session_busy`` while a run is active, unless ``cancelling``."""
+    """Take no more runs. Raises NotFound; Conflict ``session_busy`` while a run is active, unless ``cancelling``:
+    all of them, or ``children_of`` a run; others then come to their ends."""
     session = store.session(session_id, workspace_id)
     if session.state is SessionState.CLOSED:
         return session
@@ -166,7 +168,8 @@ def close(
     if not cancelling or closing.state is SessionState.CLOSED:
         return closing
     for run in store.queue_of(session_id, limit=CANCELLED_AT_ONCE):
-        cancel(store, broker, epoch, run.id, workspace_id, by=by)
+        if children_of is None or run.parent_run_id == children_of:
+            cancel(store, broker, epoch, run.id, workspace_id, by=by)
     return store.session(session_id, workspace_id)
 
 

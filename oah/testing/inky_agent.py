@@ -14,12 +14,14 @@ Lines ``[[name arguments]]`` of a text are orders, others are answered: say TEXT
 spinner) | silent S | dead S (the spinner moves, nothing happens) | permission | trust | question | unknown (a dialog
 that nobody knows) | login | draft TEXT (a person begins to type) | status TEXT (redraws) | flood N | exit N | kill |
 ask (asks the terminal, says what it answered) |
-countdown N S FORM (a dialog that answers itself after N times S seconds, and says so in a line of that form) |
+countdown N S FORM (a dialog that answers itself after N times S seconds, and says so in a line of that form: ``{}`` the
+times that are left, ``{seconds}`` the seconds) |
 grandchild S | no-read (reads no more).
 """
 
 import hashlib
 import json
+import math
 import os
 import re
 import select
@@ -207,7 +209,7 @@ class Inky:
     def ask(self, name: str, *, count: int = 0, tick: float = 0.2, form: str = "") -> str:
         """A dialog until it is answered, or has counted down; the answer."""
         self.dialog, self.asked, busy, self.busy = name, "", self.busy, ""
-        self.clock = form.format(count)
+        self.clock = form.format(count, seconds=math.ceil(count * tick))
         self.draw()
         while self.dialog:
             data = self.read(tick)
@@ -215,7 +217,7 @@ class Inky:
                 self.take(data)
             elif count:
                 count -= 1
-                self.clock = form.format(count)
+                self.clock = form.format(count, seconds=math.ceil(count * tick))
                 self.asked, self.dialog = ("", name) if count else ("by itself", None)
             if data or form:
                 self.draw()

@@ -29,7 +29,7 @@ def fence(clerk: Clerk) -> RunFence:
 
 
 def parent(fence: RunFence, **bounds: int) -> Parent:
-    return Parent(fence.run_id, fence.attempt, fence.token, Bounds(**bounds))
+    return Parent(fence.session_id, fence.run_id, fence.attempt, fence.token, Bounds(**bounds))
 
 
 def session(name: str, run: RunId = P, lane: Lane = LANE) -> Session:
@@ -81,6 +81,17 @@ def test_a_tree_is_as_deep_as_it_may_be(clerk: Clerk, fence: RunFence) -> None:
     lowest = parent(fence_of(clerk.start("s-b", worker="w.3")), depth=2)
     clerk.store.open_child_session(session("s-c", RunId("b")), lowest)
     assert codes(clerk.send(clerk.new("s-c", "c", parent_run_id=RunId("b"), parent=lowest))) == ["tree_too_deep"]
+
+
+def test_what_messages_and_people_start_there_is_below_who_opened_the_session(clerk: Clerk, fence: RunFence) -> None:
+    """A run that is nobody's child makes no tree of its own: its agent would be as free as the first one."""
+    clerk.store.open_child_session(session("s-a"), parent(fence))
+    clerk.submit("s-a", "woken")
+    below = parent(fence_of(clerk.start("s-a", worker="w.2")), depth=1)
+    clerk.store.open_child_session(session("s-b", RunId("woken")), below)
+    new = clerk.new("s-b", "b", parent_run_id=RunId("woken"), parent=below)
+    assert codes(clerk.send(new)) == ["tree_too_deep"]
+    assert codes(clerk.send(replace(new, parent=replace(below, bounds=Bounds(depth=2))))) == ["ok"]
 
 
 @pytest.mark.parametrize("how", ["settled", "released", "again"])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from threading import Barrier, Event, Semaphore
 from typing import Any
 
 import httpx
@@ -144,10 +146,37 @@ def test_what_is_not_below_it_is_not_there(api: Deployment, one: Agent) -> None:
         assert code(one.http.delete(f"/sessions/{session}")) == (404, "not_found")
     refused = code(one.submit(one.run.session_id))
     assert refused == (409, "own_session"), "it would wait for itself"
+    for method in ("GET", "DELETE"):
+        assert code(one.http.request(method, f"/sessions/{one.run.session_id}")) == (404, "not_found")
     # Cancelled, it takes all that is below with it.
     assert one.http.post(f"/runs/{child['id']}/cancel").json()["result"] == "signalled"
     assert api.store.run(RunId(grandchild["id"]), None).status is RunStatus.CANCELLED
     below.http.close()
+
+
+@pytest.mark.parametrize("how", ["interrupt", "rollback"])
+def test_it_stops_nobody_elses_run_in_a_session_that_it_has_opened(api: Deployment, one: Agent, how: str) -> None:
+    session = one.session().json()["id"]
+    with api.http() as http:
+        theirs = [http.post(f"/v1/sessions/{session}/runs", json={"input": "x"}).json()["id"] for _ in range(2)]
+    running = api.start(session)
+    assert running.run.id == theirs[0]
+    assert code(one.submit(session, on_busy=how)) == (403, "not_its_child")
+    queued = one.submit(session).json()["id"]
+    assert one.http.delete(f"/sessions/{session}", params={"cancel": True}).json()["state"] == "closing"
+    assert api.store.run(RunId(queued), None).status is RunStatus.CANCELLED
+    assert api.store.run(RunId(theirs[1]), None).status is RunStatus.QUEUED
+    assert api.store.run(RunId(theirs[0]), None).cancel_requested_at is None
+    api.settle(running)
+    api.work(session)
+    assert api.store.session(running.run.session_id, None).state == "closed"
+
+
+def test_it_interrupts_its_own_child(api: Deployment, one: Agent) -> None:
+    child = one.child()
+    api.start(child["session_id"])
+    assert one.submit(child["session_id"], on_busy="interrupt").status_code == 202
+    assert api.store.run(RunId(child["id"]), None).stop_reason == "interrupt"
 
 
 def test_a_child_is_refused(one: Agent) -> None:
@@ -175,12 +204,25 @@ def test_a_session_is_refused(one: Agent) -> None:
         ({"pool": "far"}, 403, "child_pool"),
         ({"env": {"A": {"secret": "PROD"}}}, 403, "child_secret"),
         ({"worktree": {"repo": "/src"}}, 403, "child_worktree"),
+        ({"wake": "eager"}, 403, "child_wake"),
         ({"workspace": "foreign"}, 404, "not_found"),
         ({"agent": "nonesuch"}, 400, "unknown_agent"),
         ({"cwd": "relative"}, 400, "invalid_request"),
     )
     for body, status, said in refused:
         assert code(one.session(**body)) == (status, said), body
+
+
+def test_the_repository_of_its_workspace_is_not_given_to_who_has_it_not(api: Deployment) -> None:
+    without, has = hired(api, cwd="/tmp"), hired(api, worktree={"repo": "/src/app"})
+    api.store.update_workspace("default", {"worktree": {"repo": "/src/app"}})
+    try:
+        assert without.session().json()["worktree"] is None
+        assert has.session().json()["worktree"]["repo"] == "/src/app"
+    finally:
+        api.store.update_workspace("default", {"worktree": None})
+        without.http.close()
+        has.http.close()
 
 
 def test_what_the_deployment_names_is_allowed(api: Deployment, one: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,6 +304,36 @@ def test_its_streams_are_few(one: Agent, monkeypatch: pytest.MonkeyPatch) -> Non
             return answer.status_code == 200
 
     eventually(another, what="they are counted while they last")
+
+
+def test_of_streams_that_are_opened_at_once_not_one_is_too_many(one: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MOST_OF_RUN", 2)
+    path = f"/runs/{one.child()['id']}/events"
+    under_way, goes_on, about = Semaphore(0), Event(), events._about
+
+    def slowly(*args: Any) -> Any:
+        under_way.release()
+        assert goes_on.wait(20)
+        return about(*args)
+
+    monkeypatch.setattr(events, "_about", slowly)
+
+    def open_one(_number: int) -> int:
+        with one.http.stream("GET", path, params={"keep_alive": 1}) as answer:
+            if answer.status_code == 200:
+                next(answer.iter_text())
+            else:
+                under_way.release()
+            everybody.wait(20)
+            return answer.status_code
+
+    everybody = Barrier(4)
+    with ThreadPoolExecutor(4) as pool:
+        opened = pool.map(open_one, range(4))
+        for _ in range(4):
+            assert under_way.acquire(timeout=20)
+        goes_on.set()
+        assert sorted(opened) == [200, 200, 429, 429]
 
 
 def test_one_that_is_asked_to_stop_starts_nothing(api: Deployment, one: Agent) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import threading
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +15,7 @@ from oah.gateway import connection
 from oah.ports.messages import MessageFilter
 from oah.services import keys, run_keys
 from oah.services.run_keys import run_key
+from tests.support import eventually
 from tests.support.gateway import Gateway, MakeGateway, subject
 from tests.support.store_clerk import Clerk, fence_of
 
@@ -73,6 +75,61 @@ def test_to_another_session_it_sends_under_its_name_and_sees_nothing_there(gatew
         assert agent.line() == refused_sub(wanted)
     assert agent.ask(subject("ses_1"), b"to myself") == {"msg_id": "1"}
     assert [each["msg_id"] for each in agent.ask("$mq9.AI.MAILBOX.LIST.ses_1")["messages"]] == ["1"], "its own"
+
+
+def test_what_it_has_answered_into_another_session_goes_under_its_name(gateway: Gateway, clerk: Clerk) -> None:
+    agent = gateway.line(auth_token=begun(clerk))
+    agent.say(b"PUB $mq9.AI.MAILBOX.CREATE %b 2\r\n{}\r\n" % subject("ses_2").encode())
+    agent.settle()
+    sent = eventually(lambda: gateway.store.agent_messages(MessageFilter(session_id=SessionId("ses_2"))).items)
+    assert [(each.sender.by, each.sender.session_id, each.sender.run_id) for each in sent] == [
+        ("run:run_1", "ses_1", "run_1")
+    ]
+
+
+def test_one_that_was_let_go_while_its_key_was_looked_at_is_not_kept(gateway: Gateway, clerk: Clerk) -> None:
+    """Its connection may take its time to close; whatever is noted of it then would be noted for ever."""
+    hub = gateway.hub
+    assert hub is not None
+    asked, goes_on = threading.Event(), threading.Event()
+    known = hub.access.of
+
+    def slowly(options: Any) -> Any:
+        asked.set()
+        assert goes_on.wait(20)
+        return known(options)
+
+    hub.access.of = slowly  # type: ignore[method-assign]
+    line = gateway.dial()
+    line.info()
+    line.say(b'CONNECT {"auth_token": "%b"}\r\nPING\r\n' % begun(clerk).encode())
+    assert asked.wait(20)
+    [client] = hub.connections
+    assert client.asking
+
+    def end() -> None:
+        client._transport = cast(Any, Held(client._transport))
+        client.end("refused", "Authentication Timeout")
+
+    hub.loop.call_soon_threadsafe(end)
+    assert line.line() == b"-ERR 'Authentication Timeout'"
+    goes_on.set()
+    eventually(lambda: not client._tasks, what="the key has been looked at")
+    assert not hub.attention.keyed and client.identity is None
+    cast(Any, client._transport).held.abort()
+
+
+class Held:
+    """A transport that closes late: something is still on its way."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def close(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.held, name)
 
 
 def test_it_hears_whom_it_names_and_not_everybody(gateway: Gateway, clerk: Clerk) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,8 +15,10 @@ from oah.adapters.sql.aggregate import Transaction
 from oah.adapters.sql.store import open_store
 from oah.core.model.ids import RunId, SessionId, WorkspaceId
 from oah.core.model.run import Outcome, RunError, RunStatus
+from oah.core.policy.children import Bounds
 from oah.errors import Conflict
-from oah.ports.store import RecoveryAction, RecoveryWrite, RetryPlan, Settlement
+from oah.ports.children import Parent
+from oah.ports.store import Accepted, RecoveryAction, RecoveryWrite, RetryPlan, Settlement
 from tests.support import eventually
 from tests.support.store_clerk import Clerk, fence_of
 
@@ -101,3 +104,16 @@ def test_what_a_savepoint_undoes_is_not_counted(clerk: Clerk, monkeypatch: pytes
     monkeypatch.setattr(Transaction, "append_step", fails)
     assert [each.applied for each in act()] == [True, False]
     clerk.audit()
+
+
+def test_children_are_counted_under_the_locks_of_sessions_alone(clerk: Clerk) -> None:
+    """A submit that locks its parents besides is a deadlock with whoever ends or starts them in another order."""
+    clerk.submit("s1", "parent", workspace_id=PLACES[0][1])
+    fence = fence_of(clerk.start("s1"))
+    by = Parent(fence.session_id, fence.run_id, fence.attempt, fence.token, Bounds())
+    below = replace(clerk.store.session(SessionId("s1"), None), id=SessionId("below"), parent_run_id=fence.run_id)
+    child = clerk.new("below", "child", workspace_id=PLACES[0][1], parent_run_id=fence.run_id, parent=by)
+    with psycopg.connect(clerk.url) as other:
+        other.execute("SELECT id FROM runs FOR UPDATE")
+        clerk.store.open_child_session(below, by)
+        assert isinstance(clerk.send(child)[0], Accepted)

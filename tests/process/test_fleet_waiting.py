@@ -186,7 +186,7 @@ def test_a_question_that_is_answered_at_the_terminal_is_answered(arena: Arena, c
 
 
 def test_a_question_that_counts_down_is_one_and_answers_itself(arena: Arena, client: Client) -> None:
-    counts = "{} 0.4 Continuing in {{}} s…"
+    counts = "{} 0.4 Continuing in {{seconds}} s…"
     answered = ask(arena, f"[[countdown {counts.format(1000)}]]")
     alone = ask(arena, f"[[countdown {counts.format(12)}]]")
     wait_asked(arena, answered)

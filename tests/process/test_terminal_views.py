@@ -180,6 +180,84 @@ def test_what_a_person_lets_run_at_the_prompt_is_not_disturbed(desk: Bench, monk
     assert desk.turn(agent, "echo fine").output.strip() == "fine"
 
 
+def test_a_line_that_was_too_long_to_be_typed_keeps_nobody_waiting(
+    desk: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = desk.open("shell")
+    with pytest.raises(AgentError) as refused:
+        live_of(desk).type(b"x" * 5000 + b"\r", SOON)
+    assert refused.value.code == "line_too_long"
+    monkeypatch.setattr("oah.adapters.pty.marker_agent._PATIENCE", 0.3)
+    assert desk.turn(agent, "echo by queue").output.strip() == "by queue"
+
+
+@pytest.mark.parametrize(
+    ("profile", "line", "text"),
+    [
+        ("shell", "PROMPT_COMMAND='true'; PS1='$ '", "echo by queue"),
+        ("shell", "", "echo by queue"),
+        ("python", "", "print('by queue')"),
+    ],
+)
+def test_after_a_line_of_a_person_the_same_program_asks_again(desk: Bench, profile: str, line: str, text: str) -> None:
+    """Also after the start file of somebody's shell, which sets such variables, and after no more than the return
+    key."""
+    agent = desk.open(profile)
+    desk.turn(agent, "kept=1")
+    live_of(desk).type(f"{line}\r".encode(), SOON)
+    result = desk.turn(agent, text)
+    assert (result.status, result.output.strip()) == (TurnStatus.COMPLETED, "by queue")
+    assert desk.turn(agent, "echo $kept" if profile == "shell" else "kept").output.strip() == "1"
+
+
+@pytest.mark.parametrize(
+    ("profile", "line", "text"), [("shell", "sleep 0.2", "echo by queue"), ("python", "x", "print('by queue')")]
+)
+def test_of_several_lines_of_a_person_none_costs_a_text(desk: Bench, profile: str, line: str, text: str) -> None:
+    """The program asks after the first while it has not read the second, and is interrupted in the third."""
+    agent, live = desk.open(profile), live_of(desk)
+    for keys in ("", line, "\x03"):
+        live.type(b"\r", SOON)
+        live.type(keys.encode() if keys == "\x03" else f"{keys}\r".encode(), SOON)
+        result = desk.turn(agent, text)
+        assert (result.status, result.output.strip()) == (TurnStatus.COMPLETED, "by queue")
+
+
+def test_what_is_typed_ahead_after_a_persons_line_is_read(desk: Bench) -> None:
+    """So it is of no matter when exactly a text of ours comes after several lines; what a run leaves unread is gone."""
+    agent, live, marked = desk.open("shell"), live_of(desk), desk.directory / "first"
+    live.type(f"until [ -e {marked} ]; do sleep 0.05; done\r".encode(), SOON)
+    live.type(b"echo the $((1 + 1))nd\r", SOON)
+    marked.touch()
+    eventually(lambda: "the 2nd" in live.screen().text, within=10, what="it is read")
+    assert desk.turn(agent, "echo by queue").output.strip() == "by queue"
+
+
+def test_however_much_a_persons_line_says_it_is_at_work_until_it_is_done(desk: Bench, pool: ThreadPoolExecutor) -> None:
+    agent = desk.open("shell")
+    live, marked = live_of(desk), desk.directory / "done"
+    flood = f"yes 0123456789 | head -c {3 * TAPE_BYTES}; until [ -e {marked} ]; do sleep 0.05; done"
+    begun = live.end
+    live.type(f"{flood}\r".encode(), SOON)
+    eventually(lambda: live.end - begun >= 3 * TAPE_BYTES, within=20, what="it has said all")
+    turn = pool.submit(desk.turn, agent, "echo by queue")
+    eventually(lambda: live.state().run_id is not None, what="bound")
+    time_of_silence(live)
+    assert not turn.done()
+    marked.touch()
+    assert turn.result(timeout=60).output.strip() == "by queue"
+
+
+def test_what_has_asked_is_known_however_much_is_said_afterwards(desk: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job in the background goes on talking."""
+    agent = desk.open("shell")
+    live, begun = live_of(desk), live_of(desk).end
+    live.type(f"(yes 0123456789 | head -c {3 * TAPE_BYTES}) &\r".encode(), SOON)
+    eventually(lambda: live.end - begun >= 3 * TAPE_BYTES, within=20, what="it has said all")
+    monkeypatch.setattr("oah.adapters.pty.marker_agent._PATIENCE", 0.3)
+    assert desk.turn(agent, "echo by queue").output.strip().startswith("by queue")
+
+
 def time_of_silence(live: Live) -> None:
     """Nothing comes for a while."""
     live.wait(live.end, live.state().version, timedelta(seconds=0.4))

@@ -177,6 +177,23 @@ def test_a_conversation_without_a_name_is_found_by_what_it_says(tmp_path: Path) 
     assert conversation(tmp_path, ref=REF).said("say more", SHOWN, IN_FILES) is not None, "the one that is named"
 
 
+def test_what_was_recorded_before_the_turn_is_no_reply_of_it(tmp_path: Path) -> None:
+    """A schedule gives the same text each time, is answered in much the same words, and the program is slow to write
+    them down."""
+    asking = conversation(tmp_path, ref=REF)
+    path = kept(tmp_path)
+    asking.turns(IN_FILES)
+    assert asking.said("say more", SHOWN, IN_FILES) is None
+    more = f"And now: {LONG}"
+    with path.open("ab") as file:
+        file.write(record(("you", "say more"), ("me", more)))
+    assert asking.said("say more", SHOWN, IN_FILES) == more
+    asking.turns(IN_FILES)
+    assert asking.said("say more", SHOWN, IN_FILES) is None
+    path.write_bytes(b"")
+    assert asking.said("say more", SHOWN, IN_FILES) is None
+
+
 def test_no_record_leads_out_of_the_home(tmp_path: Path) -> None:
     home, outside = tmp_path / "home", tmp_path / "outside"
     home.mkdir(), outside.mkdir()

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
+from datetime import timedelta
 from importlib.resources import files
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from oah.adapters.pty.asked import AskedQuestion
 from oah.adapters.pty.matching import compiled
 from oah.core.dialogue.reading import Condition, Dialog, DialogRule, Reading, asks_the_same, read, stands
+from oah.core.dialogue.screen import Screen
 from oah.core.dialogue.screen_profile import screen_profile
 from oah.core.dialogue.turn import Asks, Going, Turn, TurnRules, judge, standing
 from oah.core.model.question import DialogKind
+from tests.support.clock import StillClock
 from tests.support.screens import RULES, pattern, screen
 
 FEW = settings(max_examples=60, deadline=None)
@@ -101,6 +106,99 @@ def test_a_clock_in_brackets_after_the_question_or_a_choice(one: int, other: int
     assert not asks_the_same(
         dialog(COMMAND, choices=choices[0]), dialog(COMMAND, choices=(f"No (auto in {one} s)", "No"))
     )
+
+
+def seconds(of: float) -> timedelta:
+    return timedelta(seconds=of)
+
+
+@pytest.mark.parametrize("clock", [each for each in CLOCKS if "0:" not in each])
+def test_a_countdown_that_has_fallen_faster_than_time_passed_is_another(clock: str) -> None:
+    """Two approvals of the same order, one right after the other: an answer to the first is none to the second."""
+    nine, five = (dialog(COMMAND, clock.format(left)) for left in (9, 5))
+    assert asks_the_same(nine, five, passed=seconds(4))
+    assert asks_the_same(nine, five, passed=seconds(2)), "a machine that stalls shows it late"
+    assert not asks_the_same(nine, five, passed=seconds(0.5))
+    assert asks_the_same(nine, five, passed=seconds(11)), "nor did the program get the processor"
+    assert not asks_the_same(nine, five, passed=seconds(13)), "that one was over long ago"
+    assert asks_the_same(nine, nine, passed=seconds(99)), "one that rests is no clock"
+
+
+@pytest.mark.parametrize("spot", ["title", "choice", "below", "row", "waits"])
+def test_a_clock_anywhere_moves_no_further_than_time_has_passed(spot: str) -> None:
+    def shown(at: int) -> Dialog:
+        match spot:
+            case "title":
+                return dialog(COMMAND, title=f"Do you want to proceed? ({at}s)")
+            case "choice":
+                return dialog(COMMAND, choices=(f"Yes (auto in {at} s)", "No"))
+            case "below":
+                return dialog(COMMAND, below=(f"Esc to cancel · {at}s",))
+            case "row":
+                return dialog(COMMAND, f"Elapsed: {at} s")
+            case _:
+                return dialog(COMMAND, f"✻ Waiting for approval ({at}s)")
+
+    for one, other in ((2, 10), (10, 2)):
+        assert asks_the_same(shown(one), shown(other), passed=seconds(8))
+        assert not asks_the_same(shown(one), shown(other), passed=seconds(1)), "it began anew"
+
+
+def test_a_clock_of_minutes_ticks_by_a_minute() -> None:
+    one, other = (dialog(COMMAND, f"Waiting for you… {minutes}m") for minutes in (4, 5))
+    assert asks_the_same(one, other, passed=seconds(1))
+    assert not asks_the_same(one, dialog(COMMAND, "Waiting for you… 7m"), passed=seconds(1))
+
+
+def test_a_question_into_which_a_text_is_typed_keeps_its_time_as_well() -> None:
+    rule = dataclasses.replace(FRAMED, kind=DialogKind.QUESTION, free=True, choice=None)
+    one, typed, soon, anew = (
+        dialog(f"Continuing in {left} s…", f"answer: {text}", choices=(), rule=rule)
+        for left, text in ((9, ""), (7, "blue"), (3, ""), (12, ""))
+    )
+    assert asks_the_same(one, typed, passed=seconds(2))
+    assert not asks_the_same(one, soon, passed=seconds(1))
+    assert not asks_the_same(one, anew)
+    clock = dialog("Continuing in 8 s…", "answer: Elapsed: 5 s", choices=(), rule=rule)
+    assert asks_the_same(one, clock, passed=seconds(1)), "whatever is typed"
+
+
+class Shown:
+    """Of a terminal what a question looks at."""
+
+    def __init__(self, now: Dialog) -> None:
+        self.model, self.terminal = SimpleNamespace(changes=0), SimpleNamespace(pressed_at=float("-inf"))
+        self.key_at = float("-inf")
+        self.dialog = now
+
+    def shows(self, now: Dialog) -> None:
+        self.model.changes += 1
+        self.dialog = now
+
+    def read(self) -> Reading:
+        return Reading(Condition.ASKING, None, self.dialog)
+
+    def look(self) -> Screen:
+        return screen(self.dialog.text)
+
+
+def test_an_answer_to_one_question_reaches_no_equal_one_that_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = StillClock()
+    monkeypatch.setattr("oah.adapters.pty.asked.time", clock)
+    counted = [dialog(COMMAND, f"Continuing in {left} s…") for left in range(60)]
+    shown = Shown(counted[59])
+    asked = AskedQuestion(shown)  # type: ignore[arg-type]
+    asked.put(counted[59])
+    asked.question = counted[59].question
+    clock.seconds += 30
+    assert asked.stands(), "it has not moved"
+    for left in range(58, 30, -1):
+        clock.seconds += 1
+        shown.shows(counted[left])
+        assert asked.stands()
+    clock.seconds += 1
+    shown.shows(counted[20])
+    assert not asked.stands() and not asked.asks()
 
 
 ORDERS = (

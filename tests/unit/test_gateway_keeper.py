@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import cycle, pairwise
 from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from oah.core.model.workspace import DEFAULT_WORKSPACE
 from oah.gateway import keeper
@@ -24,7 +27,7 @@ class Client:
         self.opened_at = self.heard_at = hub.now()
         self.written = self.unsent = 0
         self.moved = (0, self.opened_at)
-        self.connected = False
+        self.connected = self.asking = False
         self.pings, self.ended = 0, ""
         self.looked: list[float] = []
         hub.connections.add(self)
@@ -103,6 +106,20 @@ def test_who_has_not_said_its_name_is_looked_at_until_its_time_is_over() -> None
     assert hub.now() - client.opened_at <= keeper.CONNECT_WITHIN + 2 * keeper.LOOK
 
 
+def test_who_has_said_its_name_is_not_told_that_it_is_wrong_while_the_store_is_slow() -> None:
+    """Clients that are refused twice do not come back."""
+    hub, it = kept(strangers=False)
+    client = Client(hub)
+    client.identity, client.asking = cast(Any, None), True
+    hub.attention.note(hub.attention.nameless, client)
+    hub.clock.seconds += 10 * keeper.CONNECT_WITHIN
+    it.look()
+    assert not client.ended
+    client.asking = False
+    it.look()
+    assert client.ended == "refused"
+
+
 def test_members_are_asked_three_times_in_a_lease() -> None:
     hub, it = kept()
     member, other = Client(hub), Client(hub)
@@ -112,6 +129,28 @@ def test_members_are_asked_three_times_in_a_lease() -> None:
         it.look()
     assert member.pings == 3
     assert other.pings == 0
+
+
+def test_leases_are_extended_three_times_in_a_lease_whatever_a_look_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub, it = kept()
+    extended: list[float] = []
+
+    async def extend() -> None:
+        extended.append(hub.now())
+
+    def look() -> None:
+        looked()
+        hub.clock.seconds += next(takes)
+
+    looked, takes = it.look, cycle((0.02, 0.01))
+    monkeypatch.setattr(it, "look", look)
+    monkeypatch.setattr(it, "extend", extend)
+    for _ in range(9):
+        hub.clock.seconds += it.pause()
+        asyncio.run(it.step())
+    third = RULES.lease.total_seconds() / 3
+    assert len(extended) == 9
+    assert all(later - earlier <= third + 0.1 for earlier, later in pairwise(extended))
 
 
 def test_keys_are_proven_again_only_where_some_were_shown() -> None:

@@ -67,13 +67,15 @@ class BoundedNetwork(httpcore2.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.NetworkStream:
-        """Connect to the first address that answers. Raises httpcore2's errors."""
-        failure = httpcore2.ConnectError(f"{host} leads to no address")
-        for address in look_up(host, port, self._deadline.left(httpcore2.ConnectTimeout)):
-            left = self._deadline.left(httpcore2.ConnectTimeout)
+        """Connect to the first address that answers: one at which nobody does leaves the next ones their share of the
+        time. Raises httpcore2's errors."""
+        failure: Exception = httpcore2.ConnectError(f"{host} leads to no address")
+        addresses = look_up(host, port, self._deadline.left(httpcore2.ConnectTimeout))
+        for shares, address in zip(range(len(addresses), 0, -1), addresses, strict=True):
+            share = self._deadline.left(httpcore2.ConnectTimeout) / shares
             try:
-                stream = self._inner.connect_tcp(address, port, left, local_address, socket_options or ())
-            except httpcore2.ConnectError as error:
+                stream = self._inner.connect_tcp(address, port, share, local_address, socket_options or ())
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
                 failure = error
                 continue
             return BoundedStream(stream, self._deadline)

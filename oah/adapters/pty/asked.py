@@ -6,6 +6,7 @@ Judged on the dialog, not on the question's text: what ticks in it is none of wh
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 
 from oah.adapters.pty.screen_terminal import ScreenTerminal
 from oah.core.dialogue import ticking
@@ -30,8 +31,10 @@ class AskedQuestion:
         self._shape = ticking.Shape(())
         """Of the whole screen, where no rule knows what is asked."""
         self._changes = -1
-        """What the screen had changed when it asked."""
+        """What the screen had changed when it asked, or was seen to ask the same."""
         self._since = 0.0
+        self._seen = 0.0
+        """When the dialog was seen last."""
         self._alone = 0
         """How often in a row its dialog became another one while nobody pressed a key."""
         self._is_left = False
@@ -46,6 +49,7 @@ class AskedQuestion:
         self._is_left = False
         self.dialog, self._name, self._shape = dialog, name, self._whole()
         self._changes, self._since = self._screen.model.changes, time.monotonic()
+        self._seen = self._since
 
     def left(self) -> None:
         """The turn goes on though nobody has answered through us."""
@@ -61,15 +65,18 @@ class AskedQuestion:
     def stands(self) -> bool:
         """Whether an answer to it would be one to what the screen shows. What is seen last is what is compared next: a
         countdown only goes down."""
-        if self._screen.model.changes == self._changes:
+        now, changes = time.monotonic(), self._screen.model.changes
+        if changes == self._changes:
+            self._seen = now
             return True
         reading = self._screen.read()
-        if not stands(self.dialog, reading):
+        passed = timedelta(seconds=now - self._seen)
+        if not stands(self.dialog, reading, passed=passed):
             return False
         if self.dialog is None:
-            return ticking.is_typed_into(self._shape, self._whole())
+            return ticking.is_typed_into(self._shape, self._whole(), passed=passed)
         if not self.dialog.free:
-            self.dialog = reading.dialog
+            self.dialog, self._seen, self._changes = reading.dialog, now, changes
         return True
 
     def _whole(self) -> ticking.Shape:

@@ -157,9 +157,8 @@ class Live:
             raise AgentError("a text is being given to the program; nothing was typed", code="typing_busy")
         try:
             terminal.pressed_at = time.monotonic()
-            if gives(data):
-                terminal.given_at = terminal.end
-            terminal.write(data, timedelta(seconds=max(min(end - time.monotonic(), 0.5), 0.05)))
+            left = timedelta(seconds=max(min(end - time.monotonic(), 0.5), 0.05))
+            terminal.write(data, left, gives=gives(data))
             terminal.draft = draft_after(terminal.draft, data)
         finally:
             terminal.typing.release()

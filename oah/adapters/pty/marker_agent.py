@@ -3,6 +3,7 @@ over."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,6 @@ from oah.adapters.pty.matching import Ended, Match, Matcher, compiled
 from oah.adapters.pty.watch import Watch
 from oah.core.dialogue.marker import begin_pattern, end_pattern, ended, injection, input_fault, prompt_pattern
 from oah.core.dialogue.outcome import Facts
-from oah.core.dialogue.tape import TAPE_BYTES
 from oah.core.dialogue.text import Answer
 from oah.core.model.delivery import Outcome
 from oah.errors import AgentError, LeaseError, Unavailable
@@ -26,6 +26,8 @@ _TYPING = timedelta(seconds=10)
 _TAKEN = "composer_not_empty"
 _PATIENCE = 10.0
 """Seconds that somebody who types at the prompt has to finish the line."""
+_TAKES = 0.2
+"""Seconds after a person's last key: of several lines, or a line and ^C, the first may be what it has asked after."""
 _EXIT_AFTER_END = timedelta(seconds=2)
 _SAID = 500
 """Characters of a failed start's output that its error repeats."""
@@ -62,6 +64,7 @@ class MarkerAgent(PtyAgent):
         self.begin_recording()
         try:
             process = self.spawn((*self.profile.argv, *self.conversation.begin()))
+            process.terminal.prompt = re.compile(prompt_pattern(self.nonce).encode())
             self._matcher = Matcher(process.terminal)
             self._await_ready()
         except BaseException:
@@ -175,31 +178,20 @@ class MarkerAgent(PtyAgent):
 
     @contextmanager
     def _alone(self, watch: Watch) -> Iterator[None]:
-        """While nobody else types, no line is half typed, and none is at work. Raises AgentError
-        `composer_not_empty`."""
+        """While nobody else types, no line is half typed, and none is at work: what comes before a program asks for the
+        next one, it may throw away. Raises AgentError `composer_not_empty`."""
         terminal = self.running.terminal
         end = time.monotonic() + _PATIENCE
         while True:
             with terminal.typing:
-                if not terminal.draft and self._asks():
+                is_taken = time.monotonic() - terminal.pressed_at >= _TAKES
+                if is_taken and not terminal.draft and not terminal.given:
                     yield
                     return
             if time.monotonic() >= end or watch.cancelled or watch.over():
                 what = "half-typed line stands" if terminal.draft else "line is still at work"
                 raise AgentError(f"somebody's {what} at the prompt", code=_TAKEN)
             time.sleep(0.05)
-
-    def _asks(self) -> bool:
-        """Whether it has asked for a line since a person gave it one: what comes before, a program may throw away. What
-        is said so long ago that it is not kept any more counts as asked."""
-        terminal = self.running.terminal
-        if terminal.given_at is None:
-            return True
-        said = terminal.replay(terminal.given_at, 2 * TAPE_BYTES)
-        if said is not None and not compiled(prompt_pattern(self.nonce)).search(said.decode(errors="replace")):
-            return False
-        terminal.given_at = None
-        return True
 
     def _listen(self, watch: Watch, hearing: Hearing, request: TurnRequest) -> Facts:
         begin, end = compiled(begin_pattern(self.nonce, self._turn)), compiled(end_pattern(self.nonce, self._turn))

@@ -10,6 +10,7 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ class Conversation:
         self._home = Path(spec.home)
         self._old: frozenset[str] = frozenset()
         self._turns = 0
+        self._sizes: dict[Path, int] = {}
+        """Of records, when the turn began."""
         self.opening = Opening(reason=spec.fresh_because, resumable=self.rules is not None)
 
     @property
@@ -153,9 +156,17 @@ class Conversation:
 
     # -- what it says -----------------------------------------------------------------------------------------------
 
+    def turns(self, rules: RecordedRules) -> None:
+        """A turn begins: what is recorded by now is none of it."""
+        self._sizes.clear()
+        for path in self._records(rules.file).values():
+            with suppress(OSError):
+                self._sizes[path] = path.lstat().st_size
+
     def said(self, text: str, shown: str, rules: RecordedRules) -> str | None:
-        """All that the program has said to this text, by its record; None where there is none, or where what is `shown`
-        is not its end. A conversation that has no name yet is looked for among the records that are new."""
+        """All that the program has said to this text in this turn, by its record; None where there is none, or where
+        what is `shown` is not its end. A conversation that has no name yet is looked for among the records that are
+        new."""
         records = self._records(rules.file)
         known = self.opening.session_ref
         ours = [path for ref, path in records.items() if ref == known]
@@ -171,9 +182,9 @@ class Conversation:
                 status = os.fstat(file.fileno())
                 if not self._ours(path, status):
                     return None
-                begin = max(status.st_size - TAIL_BYTES, 0)
-                file.seek(begin)
-                return reply_in(file.read(TAIL_BYTES), text, shown, rules, partial=begin > 0)
+                begin = max(status.st_size - TAIL_BYTES, self._sizes.get(path, 0))
+                file.seek(max(begin - 1, 0))  # a line that ends there is none of it
+                return reply_in(file.read(TAIL_BYTES + 1), text, shown, rules, partial=begin > 0)
         except OSError:
             return None  # what cannot be read is no record
 

@@ -170,6 +170,8 @@ class ScreenAgent(PtyAgent):
         self.note_input(request.input)
         watch = self.watch(self.process, request, control)
         hearing = self.hearing(request, control, watch)
+        if self.rules.recorded is not None:
+            self.conversation.turns(self.rules.recorded)
         self._course = Course(self.screen, request, hearing, self.speech, self.throttle, recorded=self._recorded)
         return self._drive(self._course, watch, control, None)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import select
 import struct
 import termios
@@ -29,6 +30,8 @@ PIECE = 1024
 LINE_BYTES = 4095
 """Longest line a terminal in canonical mode keeps; the kernel drops the rest without a word."""
 _READ = 65536
+_PROMPT_BYTES = 4096
+"""More than a program says to ask for a line."""
 _READS_PER_TURN = 16
 _POLL_SECONDS = 0.05
 
@@ -55,8 +58,9 @@ class PtyTerminal:
         """When a person typed last (monotonic seconds)."""
         self.draft = 0
         """Characters of a line that a person may have left unfinished, for programs that show none."""
-        self.given_at: int | None = None
-        """Offset of what came first after a person had given a line-wise program a line; None: it has asked since."""
+        self.prompt: re.Pattern[bytes] | None = None
+        """What a line-wise program says whenever it asks for a line; None: nobody knows."""
+        self._given_at: int | None = None
         self._dropped = 0
         self._line = 0
         self._ended = False
@@ -91,13 +95,24 @@ class PtyTerminal:
         self.position = self._tape.end - self._size
         return b"".join(taken)
 
-    def write(self, data: bytes, timeout: timedelta, *, stop: Callable[[], bool] = lambda: False) -> None:
-        """See ports.terminal.Terminal. `stop`: asked while the program does not read; True: give up at once."""
-        with self.typing:
-            self._write(data, timeout, stop)
+    @property
+    def given(self) -> bool:
+        """Whether somebody has given the program a line, and it has not asked for the next one."""
+        return self._given_at is not None
 
-    def _write(self, data: bytes, timeout: timedelta, stop: Callable[[], bool]) -> None:
+    def write(
+        self, data: bytes, timeout: timedelta, *, stop: Callable[[], bool] = lambda: False, gives: bool = False
+    ) -> None:
+        """See ports.terminal.Terminal. `stop`: asked while the program does not read; True: give up at once. `gives`:
+        see `given`."""
+        with self.typing:
+            self._write(data, timeout, stop, gives=gives)
+
+    def _write(self, data: bytes, timeout: timedelta, stop: Callable[[], bool], *, gives: bool) -> None:
         self._check_lines(data)
+        if gives:
+            with self._lock:
+                self._given_at = self._tape.end
         end = time.monotonic() + timeout.total_seconds()
         done = 0
         while done < len(data):
@@ -277,10 +292,18 @@ class PtyTerminal:
                 self._keep(data)
         return True
 
+    def _see_prompt(self, size: int) -> None:
+        """Now, for it is not kept for long; it may have come in pieces."""
+        if self._given_at is not None and self.prompt is not None:
+            begin = max(self._given_at, self._tape.end - size - _PROMPT_BYTES)
+            if self.prompt.search(self._tape.read(begin, size + _PROMPT_BYTES) or b""):
+                self._given_at = None
+
     def _keep(self, data: bytes) -> None:
         if self._sink is not None:
             self._sink.feed(data)
         self._tape.append(data)
+        self._see_prompt(len(data))
         self._chunks.append(data)
         self._size += len(data)
         while self._size > self._cap:

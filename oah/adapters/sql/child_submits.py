@@ -12,11 +12,15 @@ from oah.ports.children import Parent
 
 
 class Parents:
-    """The runs whose agents start something here, their rows locked; where there are none nothing is read."""
+    """The runs whose agents start something here, their sessions locked; where there are none nothing is read.
+
+    Their own rows are not locked: others lock runs in whatever order they have locked the sessions, so two runs that
+    were locked without these would be a deadlock.
+    """
 
     def __init__(self, sql: Statements, parents: Iterable[Parent | None]) -> None:
         wanted = sorted({parent.run_id for parent in parents if parent is not None})
-        self._rows = sql.lock_parents(wanted) if wanted else {}
+        self._rows = sql.parents(wanted) if wanted else {}
         self._more: Counter[str] = Counter()
 
     def refuse(self, parent: Parent) -> RequestError | None:

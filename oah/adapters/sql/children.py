@@ -43,10 +43,10 @@ class Children(Aggregate):
     """See ports.children.ChildrenStore."""
 
     def open_child_session(self, session: Session, parent: Parent) -> tuple[Session, bool]:
-        """Under the lock of the run's row, which whoever ends the attempt writes."""
+        """Under the lock of the run's session, which whoever ends the attempt has, too."""
         require_sound(id=session.id)
-        with self._transaction() as transaction:
-            row = current(transaction.hot.lock_parents([parent.run_id]), parent)
+        with self._transaction([parent.session_id]) as transaction:
+            row = current(transaction.hot.parents([parent.run_id]), parent)
             statement = select(*picked(sessions, SESSION_COLUMNS)).where(sessions.c.id == session.id)
             found = transaction.connection.execute(statement).first()
             if found is not None:

@@ -35,7 +35,7 @@ class SubmitSession:
 
 
 class ParentRow(NamedTuple):
-    """A locked run whose agent starts others. ``depth``: runs above it; ``live``, ``in_all``: its children; ``opened``:
+    """A run whose agent starts others. ``depth``: runs above it; ``live``, ``in_all``: its children; ``opened``:
     sessions that it has opened."""
 
     attempt: int
@@ -106,6 +106,7 @@ class ActiveRow(NamedTuple):
     stopping: bool
     voided: bool
     waiting: bool
+    parent_run_id: str | None
 
 
 class CommandRow(NamedTuple):
@@ -255,8 +256,8 @@ class Statements(Protocol):
         """Of those that are locked."""
         ...
 
-    def lock_parents(self, runs: Sequence[str]) -> dict[str, ParentRow]:
-        """Locked in the order given (sorted), then counted."""
+    def parents(self, runs: Sequence[str]) -> dict[str, ParentRow]:
+        """Counted under the locks of their sessions."""
         ...
 
     def active_sessions(self, sessions: Sequence[str]) -> set[str]:

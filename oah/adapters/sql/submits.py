@@ -29,7 +29,7 @@ from oah.core.model.ids import EpochId, RunId, WorkerId
 from oah.core.model.run import OnBusy, ReadyClass, Run, RunStatus, StopReason
 from oah.core.model.session import SessionState
 from oah.core.policy.waiting import WaitCode
-from oah.errors import Conflict, InvalidRequest, LimitReached, NotFound, RequestError
+from oah.errors import Conflict, Forbidden, InvalidRequest, LimitReached, NotFound, RequestError
 from oah.ports.commands import CommandKind
 from oah.ports.store import Accepted, NewRun, Stopped, SubmitLimits
 
@@ -90,7 +90,8 @@ class Batch:
         self._sql = sql
         self._members = members
         self._limits = limits
-        self._sessions = sql.lock_for_submit(sorted({member.new.session_id for member in members}))
+        parents = {new.parent.session_id for new, *_ in members if new.parent is not None}
+        self._sessions = sql.lock_for_submit(sorted({member.new.session_id for member in members} | parents))
         self._in_workspace = {s.session.workspace_id: s.queued_in_workspace for s in self._sessions.values()}
         self._answers: list[Accepted | RequestError | None] = [None] * len(members)
         self._rows: dict[int, RunRow] = {}
@@ -174,7 +175,7 @@ class Batch:
         new = member.new
         active = self._sql.active_run(new.session_id) if new.on_busy in NEEDS_ACTIVE else None
         steers = new.on_busy is OnBusy.STEER and active is not None and not active.stopping
-        refusal = self._refusal(new, state, busy, queues=not steers)
+        refusal = _not_below(new, active) or self._refusal(new, state, busy, queues=not steers)
         if refusal is not None:
             self._answers[index] = refusal
             return
@@ -378,6 +379,13 @@ def _wants_answer(active: ActiveRow) -> Conflict:
     return Conflict(
         f"run {active.run_id} waits for an answer", code="run_waiting", hint=f"oah run input {active.run_id} TEXT"
     )
+
+
+def _not_below(new: NewRun, active: ActiveRow | None) -> Forbidden | None:
+    """An agent stops no run in a session that it has opened but its own child."""
+    if new.parent is None or not new.on_busy.stops or active is None or active.parent_run_id == new.parent.run_id:
+        return None
+    return Forbidden("what runs there is none of the run's children", code="not_its_child", hint="enqueue it")
 
 
 def _key_conflict(key: str) -> Conflict:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AbstractContextManager, aclosing
+from contextlib import ExitStack, aclosing
 from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Send
+from starlette.types import Scope as Circumstances
 
 from oah.api.auth import KEY_CHECK, Caller, Principal, needs, needs_family
 from oah.api.family import where_to_look
@@ -80,20 +82,28 @@ async def _open(
     if desk.streams.closing:
         raise Unavailable("this process goes away", hint="connect again")
     store = desk.context.store
-    agent = None if caller.fence is None else caller.by
-    if agent is not None:
-        desk.streams.admits(agent)
-    about = await run_in_threadpool(_about, desk, caller, session_id, run_id)
-    if after is not None and await run_in_threadpool(stream.exhausted, store, about, after=after):
-        return Response(status_code=NOTHING_MORE)
-    pause = desk.context.keep_alive if keep_alive is None else timedelta(seconds=keep_alive)
-    frames = desk.streams.open(about, after=after, keep_alive=pause)
-    unchecked = caller.key is None and caller.fence is None
-    return StreamingResponse(
-        frames if unchecked else _while_it_may(frames, permission(desk, caller), desk.streams.counted(agent)),
-        media_type="text/event-stream",
-        headers={"cache-control": "no-store", "x-accel-buffering": "no"},
-    )
+    with ExitStack() as place:
+        place.enter_context(desk.streams.counted(None if caller.fence is None else caller.by))
+        about = await run_in_threadpool(_about, desk, caller, session_id, run_id)
+        if after is not None and await run_in_threadpool(stream.exhausted, store, about, after=after):
+            return Response(status_code=NOTHING_MORE)
+        pause = desk.context.keep_alive if keep_alive is None else timedelta(seconds=keep_alive)
+        frames = desk.streams.open(about, after=after, keep_alive=pause)
+        unchecked = caller.key is None and caller.fence is None
+        return _Placed(frames if unchecked else _while_it_may(frames, permission(desk, caller)), place.pop_all())
+
+
+class _Placed(StreamingResponse):
+    """A stream that has its place until it has been sent."""
+
+    def __init__(self, frames: AsyncIterator[bytes], place: ExitStack) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(frames, media_type="text/event-stream", headers=headers)
+        self._place = place
+
+    async def __call__(self, scope: Circumstances, receive: Receive, send: Send) -> None:
+        with self._place:
+            await super().__call__(scope, receive, send)
 
 
 def _about(desk: ApiState, caller: Principal, session_id: SessionId | None, run_id: RunId | None) -> stream.Subject:
@@ -101,21 +111,18 @@ def _about(desk: ApiState, caller: Principal, session_id: SessionId | None, run_
     return stream.subject(desk.context.store, session_id, run_id, where)
 
 
-async def _while_it_may(
-    frames: AsyncGenerator[bytes, None], check: Callable[[], None], counted: AbstractContextManager[None]
-) -> AsyncIterator[bytes]:
+async def _while_it_may(frames: AsyncGenerator[bytes, None], check: Callable[[], None]) -> AsyncIterator[bytes]:
     """As long as the caller's key is good: what comes after that is not sent. A store that is away ends nothing."""
     clock = asyncio.get_running_loop().time
     checked_at = clock()
-    with counted:
-        async with aclosing(frames):
-            async for frame in frames:
-                if clock() - checked_at >= KEY_CHECK:
-                    checked_at = clock()
-                    try:
-                        await run_in_threadpool(check)
-                    except Unauthorized:
-                        return
-                    except Unavailable:
-                        pass
-                yield frame
+    async with aclosing(frames):
+        async for frame in frames:
+            if clock() - checked_at >= KEY_CHECK:
+                checked_at = clock()
+                try:
+                    await run_in_threadpool(check)
+                except Unauthorized:
+                    return
+                except Unavailable:
+                    pass
+            yield frame

@@ -123,6 +123,7 @@ def close(session_id: Named, desk: Desk, caller: Caller, *, cancel: Annotated[bo
         found.workspace_id,
         cancelling=cancel,
         by=caller.by,
+        children_of=None if caller.fence is None else caller.fence.run_id,
     )
     return answer(session_document(session))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
 
@@ -160,21 +161,22 @@ def read(screen: Screen, rules: ScreenRules) -> Reading:
     return Reading(Condition.UNRECOGNISED)
 
 
-def stands(asked: Dialog | None, reading: Reading) -> bool:
+def stands(asked: Dialog | None, reading: Reading, *, passed: timedelta | None = None) -> bool:
     """Whether the screen still asks this; None: what no rule knew. A choice that is marked and not yet taken, a text
-    that is being typed, or a clock that goes on changes nothing."""
+    that is being typed, or a clock that goes on changes nothing. `passed`: since it was seen asking this."""
     if asked is None:
         return reading.condition is Condition.UNRECOGNISED
-    return reading.dialog is not None and asks_the_same(asked, reading.dialog)
+    return reading.dialog is not None and asks_the_same(asked, reading.dialog, passed=passed)
 
 
-def asks_the_same(asked: Dialog, now: Dialog) -> bool:
-    """Whether an answer to the one, seen first, is one to the other."""
+def asks_the_same(asked: Dialog, now: Dialog, *, passed: timedelta | None = None) -> bool:
+    """Whether an answer to the one, seen first, is one to the other, seen so much later."""
     if now.name != asked.name:
         return False
-    if asked.free and asked.kind is DialogKind.QUESTION and ticking.is_typed_into(asked.shape, now.shape):
+    is_open = asked.free and asked.kind is DialogKind.QUESTION
+    if is_open and ticking.is_typed_into(asked.shape, now.shape, passed=passed):
         return True
-    return ticking.is_same(asked.shape, now.shape)
+    return ticking.is_same(asked.shape, now.shape, passed=passed)
 
 
 def find_composer(screen: Screen, rule: ComposerRule) -> Composer | None:

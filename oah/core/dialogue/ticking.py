@@ -5,7 +5,8 @@ two commands that differ in a number, a slash or an indent are two questions, fo
 the other. So a number ticks only where it cannot be a part of what is to be allowed: in a line of its own that says how
 long the dialog stays or has stayed, in brackets after a choice or after the question mark of the program's own line, or
 as an item of its own below the choices. In doubt nothing ticks, and somebody is asked anew. A countdown that is longer
-than it was began anew: that is another question, too.
+than it was began anew, and a clock that has moved further than time has passed is another one: those are other
+questions, too.
 
 Other forms are for profiles to name (`ticks` of a dialog's rule).
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from oah.core.model.question import Choice
 
@@ -22,6 +24,9 @@ _MASK = "\0"
 """In the place of what ticks; no screen shows it."""
 _LONGEST = 200
 """Characters of a line in which something is looked for."""
+_LAG = timedelta(seconds=3)
+"""By so much a clock may have moved further than time has passed, and be over longer: it shows whole seconds, and a
+machine that stalls shows it late."""
 
 _SPINNERS = "".join(map(chr, range(0x2800, 0x2900))) + "✻✽✶✢✳✺✹✸✷∗◐◓◑◒◴◷◶◵◰◳◲◱▖▘▝▗⏳⌛"
 _BARS = "─━═╌╍┄┅┈┉│┃║╭╮╰╯┌┐└┘├┤" + "".join(map(chr, range(0x2580, 0x25A0))) + "■□⬝▪▫"
@@ -55,21 +60,43 @@ _BRACKET = re.compile(
 )
 _WAITS = re.compile(rf"{_MASK}[A-Za-z'’ ,.…-]*")
 _ASKED = re.compile(r"\?\s*(?:[(\[][A-Za-z/]{1,9}[)\]]\s*)?\Z")
-_ITEM = re.compile(rf"(?:(?<=[·•,(|])|^)(?P<blank>\s*){_TIME}(?=\s*(?:[·•,)|]|\Z))")
+_ITEM = re.compile(rf"(?:(?<=[·•,(|])|^)(?P<blank>\s*)(?P<time>{_TIME})(?=\s*(?:[·•,)|]|\Z))")
+_KNOWN = re.compile(rf"{_MASK}(?P<time>[^{_MASK}]+){_MASK}")
+"""A clock that `titled` has found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What one shows, in seconds, and how many of them its next tick is. ``down``: it counts down; else nobody knows
+    which way, or it begins anew with any key."""
+
+    seconds: int
+    tick: int
+    down: bool
+
+    def goes_on(self, now: Clock, passed: timedelta | None) -> bool:
+        """Whether it may show ``now`` after so long a time; None: nobody knows how long."""
+        if self.down and now.seconds > self.seconds:
+            return False
+        if passed is None or now == self:
+            return True
+        most = (passed + _LAG).total_seconds() + max(self.tick, now.tick) - 1
+        is_over = self.down and (passed - _LAG).total_seconds() > self.seconds
+        return abs(now.seconds - self.seconds) <= most and not is_over
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What of a dialog is asked. ``rows``: without what ticks; ``left``: seconds of its countdowns."""
+    """What of a dialog is asked. ``rows``: without what ticks; ``clocks``: its times, from the first to the last."""
 
     rows: tuple[str, ...]
-    left: tuple[int, ...] = ()
+    clocks: tuple[Clock, ...] = ()
 
 
 def shape(rows: Sequence[str], choices: Sequence[Choice] = ()) -> Shape:
     """Of the rows of a dialog, of which the last list of choices is its own."""
     made: list[str] = []
-    left: list[int] = []
+    clocks: list[Clock] = []
     waited = list(choices)
     last = _last_choice(rows, choices)
     for at in reversed(range(len(rows))):
@@ -77,28 +104,30 @@ def shape(rows: Sequence[str], choices: Sequence[Choice] = ()) -> Shape:
         choice = waited[-1] if waited and at <= last else None
         if choice is not None and _offers(row, choice):
             waited.pop()
-            made.append(f"{choice.key}{_MASK}{_unbracketed(choice.words)}")
+            made.append(f"{choice.key}{_MASK}{_unbracketed(choice.words, clocks)}")
         else:
-            made.append(_still(row, left, below=0 <= last < at))
-    return Shape(tuple(reversed(made)), tuple(reversed(left)))
+            made.append(_still(row, clocks, below=0 <= last < at))
+    return Shape(tuple(reversed(made)), tuple(reversed(clocks)))
 
 
 def titled(row: str) -> str:
-    """A row by which the program asks, without a clock in brackets behind its question mark."""
+    """A row by which the program asks, with a clock in brackets behind its question mark known as one."""
     found = _BRACKET.search(row) if len(row) <= _LONGEST else None
     if found is None or not _ASKED.search(row[: found.start()]):
         return row
-    return row[: found.start()] + _bracket(found)
+    return f"{row[: found.start()]}({found['before'] or ''}{_MASK}{found['time']}{_MASK}{found['after']})"
 
 
-def is_same(asked: Shape, now: Shape) -> bool:
-    """Whether ``now`` still asks what ``asked`` did."""
-    return asked.rows == now.rows and all(less <= more for more, less in zip(asked.left, now.left, strict=True))
+def is_same(asked: Shape, now: Shape, *, passed: timedelta | None = None) -> bool:
+    """Whether ``now``, seen so much later, still asks what ``asked`` did."""
+    return asked.rows == now.rows and _go_on(asked, now, passed)
 
 
-def is_typed_into(asked: Shape, now: Shape) -> bool:
+def is_typed_into(asked: Shape, now: Shape, *, passed: timedelta | None = None) -> bool:
     """The same, where a text is being typed in: one row may have grown or shrunk at its end, and rows may have been
     added; the first says what is asked, unless it is the only one."""
+    if not _go_on(asked, now, passed):
+        return False
     pairs = list(zip(asked.rows, now.rows, strict=False))
     changed = [at for at, (one, other) in enumerate(pairs) if one != other]
     if not changed or len(now.rows) < len(asked.rows):
@@ -106,6 +135,11 @@ def is_typed_into(asked: Shape, now: Shape) -> bool:
     one, other = pairs[changed[0]]
     is_first = changed[0] == 0 and len(now.rows) > 1
     return len(changed) == 1 and not is_first and (one.startswith(other) or other.startswith(one))
+
+
+def _go_on(asked: Shape, now: Shape, passed: timedelta | None) -> bool:
+    """The clocks that both have, from the first on: a text that looks like one may have been typed below them."""
+    return all(was.goes_on(is_, passed) for was, is_ in zip(asked.clocks, now.clocks, strict=False))
 
 
 def _last_choice(rows: Sequence[str], choices: Sequence[Choice]) -> int:
@@ -123,23 +157,30 @@ def _offers(row: str, choice: Choice) -> bool:
     return "".join(filter(str.isalnum, text.removesuffix(choice.words))) == choice.key
 
 
-def _still(row: str, left: list[int], *, below: bool) -> str:
+def _still(row: str, clocks: list[Clock], *, below: bool) -> str:
     """The row without what ticks in it."""
+    known = _KNOWN.search(row)
+    if known is not None:
+        clocks.append(_clock(known["time"]))
+        return row[: known.start()] + _MASK + row[known.end() :]
     if not row.strip(_BARS + _SPINNERS + " \t"):
         return _MASK
     if len(row) > _LONGEST:
         return row
-    whole = _whole(row, left)
+    whole = _whole(row, clocks)
     if whole is not None:
         return whole
     row = _unspun(row)
     found = _BRACKET.search(row)
     if found is not None and _WAITS.fullmatch(row, 0, found.start()):
-        return row[: found.start()] + _bracket(found)
-    return _ITEM.sub(lambda item: item["blank"] + _MASK, row) if below else row
+        return row[: found.start()] + _bracket(found, clocks)
+    if not below:
+        return row
+    clocks.extend(_clock(item["time"]) for item in reversed(list(_ITEM.finditer(row))))
+    return _ITEM.sub(lambda item: item["blank"] + _MASK, row)
 
 
-def _whole(row: str, left: list[int]) -> str | None:
+def _whole(row: str, clocks: list[Clock]) -> str | None:
     """A row that is a clock and nothing else."""
     text = row.strip(_EDGES)
     for pattern in _WHOLE:
@@ -150,8 +191,7 @@ def _whole(row: str, left: list[int]) -> str | None:
         if "fate" in groups and not _FATE.search(groups["fate"]):
             continue
         name = "down" if "down" in groups else "up"
-        if name == "down":
-            left.append(_seconds(groups["down"]))
+        clocks.append(_clock(groups[name], down=name == "down"))
         begin, end = found.span(name)
         return text[:begin] + _MASK + text[end:].rstrip(_EDGES)
     return None
@@ -165,22 +205,23 @@ def _unspun(row: str) -> str:
     return row
 
 
-def _unbracketed(words: str) -> str:
+def _unbracketed(words: str, clocks: list[Clock]) -> str:
     found = _BRACKET.search(words)
-    return words if found is None else words[: found.start()] + _bracket(found)
+    return words if found is None else words[: found.start()] + _bracket(found, clocks)
 
 
-def _bracket(found: re.Match[str]) -> str:
+def _bracket(found: re.Match[str], clocks: list[Clock]) -> str:
+    clocks.append(_clock(found["time"]))
     return f"({found['before'] or ''}{_MASK}{found['after']})"
 
 
-def _seconds(text: str) -> int:
+def _clock(text: str, *, down: bool = False) -> Clock:
     """``1m 5s``, ``0:09``, ``9 seconds`` or a bare number."""
     if ":" in text:
         total = 0
         for part in text.split(":"):
             total = total * 60 + int(part)
-        return total
+        return Clock(total, 1, down)
     factors = {"s": 1, "m": 60, "h": 3600}
-    parts = re.findall(r"(\d+) ?([smh]?)", text.lower())
-    return sum(int(number) * factors.get(unit, 1) for number, unit in parts)
+    parts = [(int(number), factors.get(unit, 1)) for number, unit in re.findall(r"(\d+) ?([smh]?)", text.lower())]
+    return Clock(sum(number * factor for number, factor in parts), min(factor for _, factor in parts), down)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from oah.core.model.home import Worktree
 from oah.core.model.ids import RunId
 from oah.core.model.lane import Lane
+from oah.core.model.message import WakeMode
 from oah.core.model.run import OnBusy, RunClass
 from oah.core.model.session import EnvValue, Session
 from oah.errors import Conflict, Forbidden, LimitReached, RequestError
@@ -112,12 +113,23 @@ def may_enter(session: Session, own: Session, run_id: RunId) -> bool:
     return session.parent_run_id == run_id
 
 
-def check_surroundings(env: Mapping[str, EnvValue], worktree: Worktree | None, own: Session) -> None:
-    """Of a session that an agent opens: nothing comes in that its own has not. Raises Forbidden (``child_secret``,
-    ``child_worktree``)."""
+def check_surroundings(
+    env: Mapping[str, EnvValue], worktree: Worktree | None, own: Session, *, wake: WakeMode = WakeMode.LAZY
+) -> None:
+    """Of a session that an agent opens: nothing comes in that its own has not, and messages start nothing there: what
+    they start is nobody's child. Raises Forbidden (``child_secret``, ``child_worktree``, ``child_wake``)."""
+    if wake is not WakeMode.LAZY:
+        raise Forbidden(
+            "messages start no agent in a session that an agent opens", code="child_wake", hint="submit runs"
+        )
     has = {value["secret"] for value in own.env.values() if not isinstance(value, str)}
     for value in env.values():
         if not isinstance(value, str) and value["secret"] not in has:
             raise Forbidden(f"its own session was not given the secret {value['secret']}", code="child_secret")
-    if worktree is not None and (own.worktree is None or worktree.repo != own.worktree.repo):
+    if worktree is not None and not has_repository(worktree, own):
         raise Forbidden("its own session is no worktree of that repository", code="child_worktree")
+
+
+def has_repository(worktree: Worktree, own: Session) -> bool:
+    """Whether its own session is a worktree of that repository: else it gets none, not even its workspace's."""
+    return own.worktree is not None and worktree.repo == own.worktree.repo

@@ -55,14 +55,16 @@ FROM unnest(%(workspaces)s::text[], %(ahead)s::bigint[]) AS c(id, ahead)
 WHERE r.workspace_id = ANY(%(workspaces)s) AND r.workspace_id = c.id
 """
 
-LOCK_PARENTS = "SELECT id FROM runs WHERE id = ANY(%(runs)s) ORDER BY id FOR NO KEY UPDATE"
 # Forms as execution.py has them: whenever the plan was made, a step up is a probe, and a count has an index of its own.
+# What is nobody's child is below whose agent has opened its session.
+OPENER = "(SELECT parent_run_id FROM sessions WHERE id = {}.session_id)"
 PARENTS = f"""
 SELECT r.id, r.attempt, r.claim_token, r.status IN ('running', 'waiting_tool'), r.cancel_requested_at IS NOT NULL,
   (WITH RECURSIVE above(parent, depth) AS (
-    SELECT r.parent_run_id, 0
-    UNION ALL SELECT p.parent_run_id, a.depth + 1 FROM above a
-      CROSS JOIN LATERAL (SELECT parent_run_id FROM runs WHERE id = a.parent LIMIT 1) p WHERE a.depth < {DEEPEST}
+    SELECT coalesce(r.parent_run_id, {OPENER.format("r")}), 0
+    UNION ALL SELECT coalesce(p.parent_run_id, {OPENER.format("p")}), a.depth + 1 FROM above a
+      CROSS JOIN LATERAL (SELECT parent_run_id, session_id FROM runs WHERE id = a.parent LIMIT 1) p
+      WHERE a.depth < {DEEPEST}
   ) SELECT max(depth) FROM above),
   (SELECT count(*) FROM runs c WHERE c.parent_run_id = r.id AND {LIVE_CHILD}),
   (SELECT count(*) FROM runs c WHERE c.parent_run_id = r.id AND {CHILD}),
@@ -104,7 +106,7 @@ RETURNING id, created_at, due_at, deferred, start_by
 """
 
 ACTIVE_RUN = """
-SELECT id, attempt, worker_id, cancel_requested_at IS NOT NULL, voided, status = 'waiting_tool' FROM runs
+SELECT id, attempt, worker_id, cancel_requested_at IS NOT NULL, voided, status = 'waiting_tool', parent_run_id FROM runs
 WHERE session_id = %(session)s AND status IN ('running', 'waiting_tool') LIMIT 1
 """
 
@@ -191,11 +193,10 @@ class PostgresSubmit:
         """Under their locks."""
         self._cursor.execute(SAVE_RATES, {"workspaces": list(ahead), "ahead": list(ahead.values())})
 
-    def lock_parents(self, runs: Sequence[str]) -> dict[str, ParentRow]:
-        """In the order of their ids, after everything else that is locked; counted with a new snapshot."""
-        wanted = {"runs": list(runs)}
-        self._cursor.execute(LOCK_PARENTS, wanted)
-        return {row[0]: ParentRow(*row[1:]) for row in self._cursor.execute(PARENTS, wanted).fetchall()}
+    def parents(self, runs: Sequence[str]) -> dict[str, ParentRow]:
+        """With a snapshot of after the locks."""
+        rows = self._cursor.execute(PARENTS, {"runs": list(runs)}).fetchall()
+        return {row[0]: ParentRow(*row[1:]) for row in rows}
 
     def active_run(self, session: str) -> ActiveRow | None:
         """By the index of active runs."""

@@ -52,11 +52,14 @@ ON CONFLICT (workspace_id, part) DO UPDATE SET queued = queued + excluded.queued
 """
 
 
+# What is nobody's child is below whose agent has opened its session.
+OPENER = "(SELECT parent_run_id FROM sessions WHERE id = {}.session_id)"
 PARENT = f"""
 SELECT r.id, r.attempt, r.claim_token, r.status IN ('running', 'waiting_tool'), r.cancel_requested_at IS NOT NULL,
   (WITH RECURSIVE above(parent, depth) AS (
-    SELECT r.parent_run_id, 0
-    UNION ALL SELECT p.parent_run_id, a.depth + 1 FROM above a JOIN runs p ON p.id = a.parent WHERE a.depth < {DEEPEST}
+    SELECT coalesce(r.parent_run_id, {OPENER.format("r")}), 0
+    UNION ALL SELECT coalesce(p.parent_run_id, {OPENER.format("p")}), a.depth + 1
+      FROM above a JOIN runs p ON p.id = a.parent WHERE a.depth < {DEEPEST}
   ) SELECT max(depth) FROM above),
   (SELECT count(*) FROM runs c WHERE c.parent_run_id = r.id AND c.status IN ('queued', 'running', 'waiting_tool')),
   (SELECT count(*) FROM runs c WHERE c.parent_run_id = r.id),
@@ -64,7 +67,7 @@ SELECT r.id, r.attempt, r.claim_token, r.status IN ('running', 'waiting_tool'), 
 FROM runs r WHERE r.id = ?
 """
 ACTIVE_RUN = """
-SELECT id, attempt, worker_id, cancel_requested_at IS NOT NULL, voided, status = 'waiting_tool' FROM runs
+SELECT id, attempt, worker_id, cancel_requested_at IS NOT NULL, voided, status = 'waiting_tool', parent_run_id FROM runs
 WHERE session_id = ? AND status IN ('running', 'waiting_tool')
 """
 STOP_RUN = f"""
@@ -134,7 +137,7 @@ class SqliteSubmit:
         """Under the write lock."""
         self._cursor.executemany(SAVE_RATE, list(ahead.items()))
 
-    def lock_parents(self, runs: Sequence[str]) -> dict[str, ParentRow]:
+    def parents(self, runs: Sequence[str]) -> dict[str, ParentRow]:
         """The transaction has the lock already."""
         rows = [self._cursor.execute(PARENT, (run,)).fetchone() for run in runs]
         return {row[0]: ParentRow(row[1], row[2], bool(row[3]), bool(row[4]), *row[5:]) for row in rows if row}
@@ -142,7 +145,9 @@ class SqliteSubmit:
     def active_run(self, session: str) -> ActiveRow | None:
         """By the index of active runs."""
         row = self._cursor.execute(ACTIVE_RUN, (session,)).fetchone()
-        return None if row is None else ActiveRow(row[0], row[1], row[2], bool(row[3]), bool(row[4]), bool(row[5]))
+        if row is None:
+            return None
+        return ActiveRow(row[0], row[1], row[2], bool(row[3]), bool(row[4]), bool(row[5]), row[6])
 
     def stop_run(self, run: str, by: str, reason: str, *, void: bool) -> None:
         """Under the write lock."""
