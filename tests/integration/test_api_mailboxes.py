@@ -439,7 +439,7 @@ def test_what_an_agent_may_not(shared_api: Deployment, agent: Client, client: Cl
         assert http.get("/v1/mailboxes", params={"private": True}).status_code == 403
         assert http.get("/v1/mailboxes", params={"workspace": "foreign"}).status_code == 404
         own = http.get(f"/v1/sessions/{agent.session_id}")  # type: ignore[attr-defined]
-        assert (own.status_code, own.json()["code"]) == (409, "own_session")
+        assert (own.status_code, own.json()["code"]) == (404, "not_found")
     agent.over()  # type: ignore[attr-defined]
     with pytest.raises(Exception, match="attempt is over"):
         agent.send_message(box, "too late")

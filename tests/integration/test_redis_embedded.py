@@ -43,7 +43,7 @@ def processes(directory: Path) -> dict[str, list[int]]:
             cwd = os.readlink(entry / "cwd")
         except OSError:
             continue
-        if cwd == str(directory):
+        if cwd == str(directory) and line:  # one that is about to be gone has no command line any more
             found["keeper" if "keeper.py" in line else "server"].append(int(entry.name))
     return found
 
