@@ -214,7 +214,7 @@ def test_no_hot_statement_walks_a_table(clerk: Clerk) -> None:
         for name, statement in texts.items():
             holes = ["x"] * statement.count("?")
             plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", holes)]
-            # The rows above a run, a few, are a table of the statement's own (`a`) that begins with one (`CONSTANT ROW`).
+            # The few rows above a run are a table of the statement's own (`a`), begun with one (`CONSTANT ROW`).
             assert not [step for step in plan if re.match(r"SCAN (?!CONSTANT ROW|a$)|USE TEMP", step)], (name, plan)
         for statement, index in (
             (execution.FIRST, "ix_runs_eligible"),
