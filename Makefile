@@ -5,7 +5,7 @@ VENV   ?= .venv
 # Arguments for pytest: make test ARGS="tests/unit -x"
 ARGS   ?=
 # Files tested beside each other: much of the suite waits for leases to end, so there are more than two cores would need.
-JOBS   ?= 4
+JOBS   ?= 5
 DEMO   ?= $(VENV)/bin/python -m oah.cli.demo
 BENCH  ?= $(VENV)/bin/python -m benchmarks
 

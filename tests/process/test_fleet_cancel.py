@@ -51,10 +51,13 @@ def notes(path: Path) -> dict[str, list[str]]:
 
 
 def test_a_cancelled_run_was_never_executed_in_full(arena: Arena) -> None:
-    """1,000 × {enqueue; cancel after 0 to 20 ms} against workers that take them as fast as they can."""
+    """1,000 × {enqueue; cancel after 0 to 20 ms} against workers that take them as fast as they can; some find their
+    session busy, so that however slow the cancels are, there is something to remove."""
     diary = arena.ledger.with_name("diary")
     text = f"echo $OAH_RUN_ID start >> {diary}; sleep {{}}; echo $OAH_RUN_ID end >> {diary}"
     sessions = [arena.session() for _ in range(SESSIONS)]
+    busy = arena.submit(sessions[0], "sleep 200")
+    arena.wait(lambda: arena.fleet.client.run(busy)["status"] == "running", busy, within=30, what="one is busy")
     answers: dict[str, str] = {}
     lock, pause = threading.Lock(), threading.Event()
 
@@ -81,6 +84,7 @@ def test_a_cancelled_run_was_never_executed_in_full(arena: Arena) -> None:
     with ThreadPoolExecutor(USERS) as pool:
         for each in [pool.submit(user, number) for number in range(USERS)]:
             each.result()
+    arena.fleet.client.cancel(busy)
     rows = {row["id"]: row for row in arena.wait_done(*answers, within=60)}
     took, written = time.monotonic() - begun, notes(diary)
     store.close()
