@@ -125,6 +125,25 @@ def test_of_several_addresses_only_the_allowed_ones_are_tried(
     assert answered(OPEN.send(HttpCall(f"http://{NAME}:{receiver.port}/", b""))).status == 204
 
 
+def test_an_address_at_which_nobody_answers_leaves_time_for_the_next(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receiver's machine that is gone without a word, and is still a record of the name."""
+    resolve(monkeypatch, ["203.0.114.1", "127.0.0.1"])
+    connect, given = socket.create_connection, list[float]()
+
+    def create_connection(address: tuple[str, int], timeout: float, **more: Any) -> Any:
+        if address[0] == "127.0.0.1":
+            return connect(address, timeout, **more)
+        given.append(timeout)
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr("socket.create_connection", create_connection)
+    call = HttpCall(f"http://{NAME}:{receiver.port}/", b"", timeout=timedelta(seconds=60))
+    assert answered(OPEN.send(call)).status == 204
+    assert len(given) == 1 and given[0] <= 30, "half of the time is the other's"
+
+
 def test_tls_speaks_of_the_name_and_is_verified(
     tls_receiver: tuple[Receiver, ssl.SSLContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:

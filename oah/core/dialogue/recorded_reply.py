@@ -10,12 +10,12 @@ The table ``[record]`` of a profile: ``said``, ``told``: where a line has what t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from oah.core.dialogue.headless import Spot, spot
+from oah.core.dialogue.records import parsed
 from oah.core.dialogue.resuming import REF
 from oah.core.dialogue.screen import folded
 from oah.errors import InvalidRequest
@@ -42,7 +42,7 @@ def reply_in(data: bytes, text: str, shown: str, rules: RecordedRules, *, partia
     lines = [line for line in data.split(b"\n")[1 if partial else 0 :] if line.strip()]
     said: list[str] = []
     for number, line in enumerate(reversed(lines[-_LINES:])):
-        document = _parsed(line)
+        document = parsed(line)
         if document is None:
             if number == 0:
                 continue  # it is being written
@@ -66,14 +66,6 @@ def _agreed(said: list[str], shown: str) -> str | None:
             break
         alike += 1
     return "\n\n".join(said) if 0 < min(len(last), len(seen), ALIKE) <= alike else None
-
-
-def _parsed(line: bytes) -> Any:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def recorded_rules(table: Mapping[str, Any], *, record: str, source: str) -> RecordedRules:

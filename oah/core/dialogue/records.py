@@ -78,7 +78,7 @@ def judge(data: bytes, rules: RecordRules, *, partial: bool = False) -> Judgemen
     for index, (begin, line) in enumerate(lines):
         if not line.strip():
             continue
-        document = _parsed(line)
+        document = parsed(line)
         if document is not None:
             documents.append((begin, document))
         elif index == len(lines) - 1:
@@ -130,7 +130,8 @@ def _lines(data: bytes) -> list[tuple[int, bytes]]:
     return lines
 
 
-def _parsed(line: bytes) -> Any:
+def parsed(line: bytes) -> Any:
+    """The object of a line of a record; None for what is none."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
